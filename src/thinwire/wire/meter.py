@@ -1,0 +1,57 @@
+"""What went over the wire and how long was waited, counted once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Meter", "PeerMeter"]
+
+
+@dataclass(slots=True)
+class PeerMeter:
+    """Traffic with one peer: bytes and messages in each direction, seconds waited for it."""
+
+    sent: int = 0
+    received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    waited: float = 0.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counters of one endpoint, per peer (key -1: a wait for anyone).
+
+    Packets between endpoints of one machine cross no wire and are counted apart, in `local`.
+    """
+
+    peers: dict[int, PeerMeter] = field(default_factory=dict)
+    local: PeerMeter = field(default_factory=PeerMeter)
+    computed: float = 0.0
+
+    def peer(self, rank: int) -> PeerMeter:
+        """The counters of one peer."""
+        found = self.peers.get(rank)
+        if found is None:
+            found = self.peers[rank] = PeerMeter()
+        return found
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent over the wire."""
+        return sum(p.sent for p in self.peers.values())
+
+    @property
+    def received(self) -> int:
+        """Bytes received over the wire."""
+        return sum(p.received for p in self.peers.values())
+
+    @property
+    def messages_sent(self) -> int:
+        """Messages sent over the wire."""
+        return sum(p.messages_sent for p in self.peers.values())
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which the endpoint's program waited for a message."""
+        return sum(p.waited for p in self.peers.values()) + self.local.waited
