@@ -121,8 +121,10 @@ class Comm(ABC):
         losses: `strict` or `elastic`.
         meter: what this endpoint sent, received and waited.
         step: where the program is, set by it; errors and injected faults name it.
+        simulated: whether time is virtual, so that computation must be charged by `spend`.
     """
 
+    simulated: bool = False
     rank: int
     size: int
     num_servers: int

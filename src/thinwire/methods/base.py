@@ -1,0 +1,81 @@
+"""The contract of a training method: a blocking program, the same on every rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from thinwire.worker import Server, Worker
+
+__all__ = ["Method", "Paper", "Traits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Where a method was published.
+
+    Args:
+        authors: family names, "and" before the last.
+        title: as printed.
+        venue: conference or journal.
+        year: of publication.
+        url: a stable address, or "".
+    """
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+    url: str = ""
+
+    def cite(self) -> str:
+        """One line for a bibliography."""
+        text = f"{self.authors}. {self.title}. {self.venue}, {self.year}."
+        return f"{text} {self.url}" if self.url else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a user chooses a method by.
+
+    Args:
+        traffic: bytes that a worker sends per step, in words; P workers, m parameters of 4 bytes,
+            k kept entries.
+        staleness: how old the parameters are that a gradient was taken at.
+        kind: "at-step" (talks between backward and the optimizer) or "overlapped" (during
+            backward).
+        synchronous: whether all replicas are equal after each round and runs repeat bit for bit
+            on the real wire.
+        workers: "all", or "fastest": only the fastest node works.
+        evaluate_at: see `thinwire.worker.Plan`.
+    """
+
+    traffic: str
+    staleness: str
+    kind: Literal["at-step", "overlapped"] = "at-step"
+    synchronous: bool = True
+    workers: Literal["all", "fastest"] = "all"
+    evaluate_at: Literal["batch", "call"] = "batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A training method. Subclasses are frozen dataclasses whose fields are its settings.
+
+    Attributes:
+        paper: where it was published.
+        traits: what a user chooses it by.
+        num_servers: servers it needs.
+    """
+
+    paper: ClassVar[Paper | None] = None
+    traits: ClassVar[Traits] = Traits(traffic="not stated", staleness="not stated")
+    num_servers: ClassVar[int] = 0
+
+    @abstractmethod
+    def worker(self, w: Worker) -> None:
+        """The program of a worker."""
+
+    def server(self, s: Server) -> None:  # noqa: B027 - only methods with servers have one
+        """The program of a server."""

@@ -1,0 +1,65 @@
+"""Synchronous SGD: plain data parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from thinwire.errors import InputError
+from thinwire.methods.base import Method, Paper, Traits
+from thinwire.worker import Worker
+
+__all__ = ["SSGD"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSGD(Method):
+    """Every step, the gradients of all workers are averaged by an all-reduce.
+
+    Exact: the same as one process with the union of the batches. Traffic per worker and step:
+    2·m·(P−1)/P values; with accumulation that much every `accumulate` steps. No staleness, no
+    memory beyond the gradient (one more vector with accumulation). Waits for the slowest worker.
+
+    Update rule: `x ← x − lr · Σ_r w_r · g_r(x)`, w_r the worker's share of the global batch.
+
+    Args:
+        accumulate: steps whose gradients are summed before they are exchanged, at least 1; the
+            last exchange takes what is left.
+
+    Example:
+        >>> SSGD(accumulate=8).accumulate
+        8
+    """
+
+    accumulate: int = 1
+
+    paper: ClassVar[Paper | None] = Paper(
+        authors="Chen, Pan, Monga, Bengio and Jozefowicz",
+        title="Revisiting Distributed Synchronous SGD",
+        venue="arXiv:1604.00981",
+        year=2016,
+        url="https://arxiv.org/abs/1604.00981",
+    )
+    traits: ClassVar[Traits] = Traits(
+        traffic="8·m·(P−1)/P, every `accumulate` steps", staleness="0"
+    )
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise InputError(f"accumulate = {self.accumulate}: at least 1 is needed")
+
+    def worker(self, w: Worker) -> None:
+        """See `Method`."""
+        total = torch.zeros_like(w.params)
+        pending = 0
+        for batch in w.batches():
+            total.add_(w.gradient(batch), alpha=batch.weight)
+            pending += 1
+            if pending == self.accumulate:
+                w.apply(w.all_reduce(total).div_(pending))
+                total.zero_()
+                pending = 0
+        if pending:
+            w.apply(w.all_reduce(total).div_(pending))

@@ -1,0 +1,371 @@
+"""Step time, bytes and exposed communication of each method, from closed forms.
+
+What is predicted, and how (docs/plan.md says how far to trust it):
+
+* `ssgd` is plain DDP: its all-reduce runs beside the backward pass, so only
+  max(0, communication - 2/3 of compute) is exposed. That is the best DDP can do; `bsp_step_time`
+  is the time without any overlap, and the truth lies between.
+* `accumulate` hides one exchange behind the last of its n backward passes.
+* `topk`, `gtopk` and `localsgd` act when the gradient is complete, so nothing is hidden.
+* A synchronous step takes as long as its slowest node.
+
+Times and bytes are per step of one batch: a method that exchanges every n-th step shows the n-th
+part of its exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from thinwire.errors import InputError
+from thinwire.planner.rounds import ALL_REDUCES, Cost, Wire, all_gather, gtopk_tree
+from thinwire.planner.workload import Workload, compute_times
+
+if TYPE_CHECKING:
+    from thinwire.cluster import Cluster, Node
+
+__all__ = [
+    "BACKWARD_SHARE",
+    "MERGE_PASSES",
+    "METHODS",
+    "SCATTER_PASSES",
+    "SELECT_PASSES",
+    "Prediction",
+    "Settings",
+    "num_kept",
+    "predict",
+]
+
+BACKWARD_SHARE = 2 / 3
+"""Part of a step's compute that is backward, and so can hide an all-reduce."""
+
+# What sparse methods do beside the wire, as passes over the data at the node's memory rate: the
+# number of times the data would have to be read in the time that a good CPU kernel was measured to
+# take. Sorting is slower than reading, so these are far above one.
+SELECT_PASSES = 16
+"""Over the 4-byte gradient: add the memory 3, select by threshold 11, put the rest back 2."""
+MERGE_PASSES = 175
+"""Over the two sets of 8-byte entries that one top-k merge sorts and cuts."""
+SCATTER_PASSES = 20
+"""Over the 8-byte entries that are added into the dense gradient at random places."""
+
+METHODS = ("alone", "ssgd", "accumulate", "topk", "gtopk", "localsgd")
+"""In the order in which a plan prefers them when they are equally fast: the simplest first."""
+
+_VALUE, _ENTRY = 4, 8  # bytes of a float32, and of a float32 with its int32 index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the predicted methods are set to.
+
+    Args:
+        density: part of the entries that topk and gtopk send, above 0 up to 1.
+        accumulate: backward passes per exchange of the `accumulate` row, 2 or more.
+        every: local steps between two averages of localsgd, on the fastest node, 1 or more.
+        batch: "equal" batches on every node, or "by_speed": the same sum, split by speed.
+        local_steps: "equal", or "by_speed": slower nodes do fewer local steps.
+    """
+
+    density: float = 0.001
+    accumulate: int = 8
+    every: int = 8
+    batch: Literal["equal", "by_speed"] = "equal"
+    local_steps: Literal["equal", "by_speed"] = "by_speed"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.density <= 1:
+            raise InputError(f"density = {self.density!r}; allowed: above 0, up to 1")
+        for key, least in (("accumulate", 2), ("every", 1)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{key} = {value!r}; allowed: a whole number, {least} or more")
+        for key in ("batch", "local_steps"):
+            if getattr(self, key) not in ("equal", "by_speed"):
+                raise InputError(f"{key} = {getattr(self, key)!r}; allowed: equal, by_speed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One method on one cluster. Times are seconds per step of one batch, averaged over a period.
+
+    Args:
+        method: a name in `METHODS`.
+        label: the method with its settings, as a table shows it.
+        period: steps per exchange.
+        samples_per_step: samples of the whole cluster.
+        step_time: `compute + overhead + exposed`.
+        bsp_step_time: the same if nothing were hidden behind backward.
+        compute: forward and backward on the node that everybody waits for.
+        balanced: what `compute` would be if the work were split exactly by speed.
+        overhead: selecting and merging of sparse methods.
+        communication: the exchange, start to end.
+        exposed: the part of it that no computation hides.
+        latency_share: 0..1, the part of the exchange that more bandwidth would not shorten.
+        bytes_per_step: sent per worker, mean over the workers.
+        algorithm: the collective.
+        samples_per_second: of the whole cluster.
+        speedup_alone: samples per second against the fastest machine by itself.
+        speedup_ssgd: samples per second against plain DDP.
+        epoch_time: seconds, where the size of an epoch is known.
+        limit: what takes the largest part of the step: "compute", "the slowest node",
+            "bandwidth", "latency" or "selection and merging".
+    """
+
+    method: str
+    label: str
+    period: int
+    samples_per_step: float
+    step_time: float
+    bsp_step_time: float
+    compute: float
+    balanced: float
+    overhead: float
+    communication: float
+    exposed: float
+    latency_share: float
+    bytes_per_step: float
+    algorithm: str
+    samples_per_second: float
+    speedup_alone: float
+    speedup_ssgd: float
+    epoch_time: float | None
+    limit: str
+
+    @property
+    def exposed_share(self) -> float:
+        """Part of the step spent in exposed communication, 0..1."""
+        return self.exposed / self.step_time
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """One period of a method before it is compared with the others."""
+
+    method: str
+    label: str
+    samples: float
+    compute: float
+    overhead: float = 0.0
+    cost: Cost = Cost()
+    hidden: float = 0.0
+    period: int = 1
+    algorithm: str = ""
+
+
+def num_kept(density: float, num_params: int) -> int:
+    """Entries that a sparse method sends: max(1, floor(density · num_params))."""
+    return max(1, math.floor(density * num_params))
+
+
+def predict(
+    workload: Workload, cluster: Cluster, settings: Settings | None = None
+) -> tuple[Prediction, ...]:
+    """Every method of `METHODS`, in that order.
+
+    Args:
+        workload: what is trained.
+        cluster: where; one worker per node.
+        settings: of the methods.
+
+    Raises:
+        InputError: step times that do not fit the cluster.
+    """
+    settings = settings or Settings()
+    times = compute_times(workload, cluster)
+    wire = Wire(cluster)
+    raws = [_alone(workload, times)]
+    if len(times) == 1:
+        raws += [_like_alone(raws[0], method, settings) for method in METHODS[1:]]
+    else:
+        dense, algorithm = _best_all_reduce(wire, len(times), workload.num_params)
+        batches = _batches(workload.batch, times, settings.batch)
+        step = max(b / workload.batch * t for b, t in zip(batches, times, strict=True))
+        raws += [
+            _ssgd(float(sum(batches)), step, dense, algorithm),
+            _accumulate(float(sum(batches)), step, dense, algorithm, settings.accumulate),
+            _topk(workload, cluster, settings, wire, times, batches),
+            _gtopk(workload, cluster, settings, wire, times, batches),
+            _localsgd(workload, settings, dense, algorithm, times),
+        ]
+    balanced = 1.0 / sum(workload.batch / t for t in times)  # seconds per sample, shared by speed
+    return _compare(raws, workload, times, balanced)
+
+
+def _alone(workload: Workload, times: Sequence[float]) -> _Raw:
+    return _Raw("alone", "alone (fastest node)", float(workload.batch), min(times))
+
+
+def _like_alone(alone: _Raw, method: str, settings: Settings) -> _Raw:
+    """With one worker there is nobody to exchange with, and every method is the plain loop."""
+    return _Raw(method, _label(method, settings), alone.samples, alone.compute)
+
+
+def _ssgd(samples: float, step: float, dense: Cost, algorithm: str) -> _Raw:
+    return _Raw("ssgd", "ssgd (plain DDP)", samples, step, cost=dense, algorithm=algorithm,
+                hidden=min(dense.seconds, BACKWARD_SHARE * step))  # fmt: skip
+
+
+def _accumulate(samples: float, step: float, dense: Cost, algorithm: str, count: int) -> _Raw:
+    return _Raw("accumulate", f"ssgd, accumulate {count}", samples * count, step * count,
+                cost=dense, algorithm=algorithm, period=count,
+                hidden=min(dense.seconds, BACKWARD_SHARE * step))  # fmt: skip
+
+
+def _topk(
+    workload: Workload,
+    cluster: Cluster,
+    settings: Settings,
+    wire: Wire,
+    times: Sequence[float],
+    batches: Sequence[int],
+) -> _Raw:
+    nbytes = _ENTRY * num_kept(settings.density, workload.num_params)
+    moved = SELECT_PASSES * _VALUE * workload.num_params + SCATTER_PASSES * nbytes * len(times)
+    compute, overhead = _critical(workload, cluster, times, batches, moved)
+    return _Raw("topk", _label("topk", settings), float(sum(batches)), compute, overhead,
+                wire.cost(all_gather(len(times), nbytes)), algorithm="all-gather")  # fmt: skip
+
+
+def _gtopk(
+    workload: Workload,
+    cluster: Cluster,
+    settings: Settings,
+    wire: Wire,
+    times: Sequence[float],
+    batches: Sequence[int],
+) -> _Raw:
+    nbytes = _ENTRY * num_kept(settings.density, workload.num_params)
+    merges = (len(times) - 1).bit_length()
+    moved = (
+        SELECT_PASSES * _VALUE * workload.num_params
+        + MERGE_PASSES * 2 * nbytes * merges
+        + SCATTER_PASSES * nbytes
+    )
+    compute, overhead = _critical(workload, cluster, times, batches, moved)
+    return _Raw("gtopk", _label("gtopk", settings), float(sum(batches)), compute, overhead,
+                wire.cost(gtopk_tree(len(times), nbytes)), algorithm="top-k tree")  # fmt: skip
+
+
+def _localsgd(
+    workload: Workload, settings: Settings, dense: Cost, algorithm: str, times: Sequence[float]
+) -> _Raw:
+    every, fastest = settings.every, min(times)
+    if settings.local_steps == "by_speed":
+        steps = [max(1, math.floor(every * fastest / t + 1e-9)) for t in times]
+    else:
+        steps = [every] * len(times)
+    compute = max(h * t for h, t in zip(steps, times, strict=True))
+    return _Raw("localsgd", _label("localsgd", settings), float(workload.batch * sum(steps)),
+                compute, cost=dense, algorithm=algorithm, period=every)  # fmt: skip
+
+
+def _label(method: str, settings: Settings) -> str:
+    return {
+        "alone": "alone (fastest node)",
+        "ssgd": "ssgd (plain DDP)",
+        "accumulate": f"ssgd, accumulate {settings.accumulate}",
+        "topk": f"topk, density {settings.density:g}",
+        "gtopk": f"gtopk, density {settings.density:g}",
+        "localsgd": f"localsgd, every {settings.every}",
+    }[method]
+
+
+def _best_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[Cost, str]:
+    """The cheapest algorithm, so that the dense baseline is the strongest one."""
+    costs = {
+        name: wire.cost(make(size, _VALUE * num_params)) for name, make in ALL_REDUCES.items()
+    }
+    best = min(costs, key=lambda name: costs[name].seconds)
+    return costs[best], best
+
+
+def _batches(batch: int, times: Sequence[float], rule: str) -> list[int]:
+    """Samples per node: all alike, or the same sum in proportion to speed, at least one each."""
+    if rule == "equal":
+        return [batch] * len(times)
+    total, speed = batch * len(times), sum(1 / t for t in times)
+    exact = [total / t / speed for t in times]
+    split = [max(1, math.floor(share)) for share in exact]
+    while sum(split) < total:
+        poorest = max(range(len(split)), key=lambda i: exact[i] - split[i])
+        split[poorest] += 1
+    while sum(split) > total:
+        richest = max((i for i in range(len(split)) if split[i] > 1),
+                      key=lambda i: split[i] - exact[i])  # fmt: skip
+        split[richest] -= 1
+    return split
+
+
+def _critical(
+    workload: Workload,
+    cluster: Cluster,
+    times: Sequence[float],
+    batches: Sequence[int],
+    moved: float,
+) -> tuple[float, float]:
+    """Compute and sparse overhead of the node whose sum of both is largest."""
+    both = (
+        (b / workload.batch * t, _memory_time(node, moved))
+        for b, t, node in zip(batches, times, cluster.nodes, strict=True)
+    )
+    return max(both, key=sum)
+
+
+def _memory_time(node: Node, nbytes: float) -> float:
+    return nbytes * node.slowdown / node.memory_rate
+
+
+def _compare(
+    raws: Sequence[_Raw], workload: Workload, times: Sequence[float], balanced: float
+) -> tuple[Prediction, ...]:
+    """Per step instead of per period, and each against alone and plain DDP."""
+    rates = {raw.method: raw.samples / _total(raw) for raw in raws}
+    found = []
+    for raw in raws:
+        rate, period = rates[raw.method], raw.period
+        exposed = raw.cost.seconds - raw.hidden
+        best = raw.compute if raw.method == "alone" else min(raw.compute, balanced * raw.samples)
+        parts = {
+            "compute": best,
+            "the slowest node": raw.compute - best,
+            "selection and merging": raw.overhead,
+            "bandwidth": exposed * (1 - _latency_share(raw.cost)),
+            "latency": exposed * _latency_share(raw.cost),
+        }
+        epoch = workload.samples_per_epoch
+        found.append(
+            Prediction(
+                method=raw.method,
+                label=raw.label,
+                period=period,
+                samples_per_step=raw.samples / period,
+                step_time=_total(raw) / period,
+                bsp_step_time=(_total(raw) + raw.hidden) / period,
+                compute=raw.compute / period,
+                balanced=best / period,
+                overhead=raw.overhead / period,
+                communication=raw.cost.seconds / period,
+                exposed=exposed / period,
+                latency_share=_latency_share(raw.cost),
+                bytes_per_step=raw.cost.total_bytes / len(times) / period,
+                algorithm=raw.algorithm,
+                samples_per_second=rate,
+                speedup_alone=rate / rates["alone"],
+                speedup_ssgd=rate / rates["ssgd"],
+                epoch_time=None if epoch is None else epoch / rate,
+                limit=max(parts, key=lambda part: parts[part]),
+            )
+        )
+    return tuple(found)
+
+
+def _total(raw: _Raw) -> float:
+    return raw.compute + raw.overhead + raw.cost.seconds - raw.hidden
+
+
+def _latency_share(cost: Cost) -> float:
+    return cost.latency / cost.seconds if cost.seconds else 0.0

@@ -1,0 +1,318 @@
+"""The virtual endpoint: posts become events, waits suspend the fibre."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thinwire.errors import (
+    DeadlineError,
+    InputError,
+    PeerDiedError,
+    PeerFinishedError,
+    ThinwireError,
+)
+from thinwire.fibers import inside_backward, pause, refuse_in_backward
+from thinwire.wire.base import ANY, Arrival, Comm, Posted, Tag, Task, Work
+from thinwire.wire.meter import Meter
+from thinwire.wire.packet import Packet
+from thinwire.wire.virtual.clock import NS, to_ns
+
+if TYPE_CHECKING:
+    from thinwire.wire.virtual.world import World
+
+__all__ = ["Endpoint", "VirtualComm", "VirtualTask", "Waiter"]
+
+
+class Waiter:
+    """A suspended wait."""
+
+    __slots__ = ("comm", "resume", "src", "tag")
+
+    def __init__(self, comm: VirtualComm, src: int, tag: Any, resume: Callable[[Any], None]):
+        self.comm = comm
+        self.src = src
+        self.tag = tag
+        self.resume = resume
+
+
+class Endpoint:
+    """An address: what has arrived there and who waits for what.
+
+    Attributes:
+        gone: "" while it lives, then "finished" or "died".
+        in_flight: messages posted here that have not arrived yet.
+    """
+
+    def __init__(self, rank: int, node: int):
+        self.rank = rank
+        self.node = node
+        self.meter = Meter()
+        self.boxes: dict[Any, deque[Arrival]] = {}
+        self.waiters: dict[Any, Waiter] = {}
+        self.gone = ""
+        self.in_flight = 0
+        self.programs = 0
+        self.departures: deque[int] = deque()
+        self.step = 0
+
+    def take(self, src: int, tag: Any) -> Arrival | None:
+        """The earliest arrival that a wait for (src, tag) would get."""
+        box = self.boxes.get(tag)
+        if not box:
+            return None
+        if src == ANY or box[0].src == src:
+            return box.popleft()
+        for i, arrival in enumerate(box):
+            if arrival.src == src:
+                del box[i]
+                return arrival
+        return None
+
+
+class VirtualComm(Comm):
+    """An endpoint of the virtual cluster, for one program.
+
+    Args:
+        world: whose clock and network are used.
+        endpoint: the address; tasks of one rank share it.
+        key: prefix of this program's tags, None for the main program.
+    """
+
+    simulated = True
+
+    def __init__(self, world: World, endpoint: Endpoint, key: str | None = None):
+        self.rank = endpoint.rank
+        self.size = world.size
+        self.num_servers = world.num_servers
+        self.losses = world.losses
+        self.meter = endpoint.meter
+        self.resume: Callable[[Any], None] = _not_running
+        self.waiting: tuple[int, Any] | None = None
+        self._world = world
+        self._endpoint = endpoint
+        self._key = key
+        self._debt: list[Work] = []
+
+    @property
+    def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where the program is; setting it lets planned crashes happen."""
+        return self._endpoint.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self._endpoint.step = value
+        if self._world.faults is not None and self._key is None:
+            self._world.faults.on_step(self.rank, value)
+
+    def now(self) -> float:
+        """See `Comm`: virtual seconds."""
+        return self._world.clock.now / NS
+
+    def post(
+        self, dst: int, packet: Packet, tag: Tag = 0, *, after: Posted | None = None
+    ) -> Posted:
+        """See `Comm`."""
+        if not 0 <= dst < len(self._world.endpoints) or dst == self.rank:
+            last = len(self._world.endpoints) - 1
+            raise InputError(f"rank {self.rank}: post to {dst}; valid: 0..{last}, not itself")
+        posted = Posted()
+        nbytes = packet.nbytes if self._world.charge_headers else packet.payload_nbytes
+        whole_tag = tag if self._key is None else (self._key, tag)
+        if after is None:
+            self._world.transmit(self._endpoint, dst, packet, nbytes, whole_tag, posted)
+        else:
+            send = self._world.transmit
+            after.then(lambda: send(self._endpoint, dst, packet, nbytes, whole_tag, posted))
+        return posted
+
+    def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
+        """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
+        refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
+        if self._debt:
+            self._pay()
+        world, endpoint = self._world, self._endpoint
+        world.check_losses(self.rank)
+        whole_tag: Any = tag if self._key is None else (self._key, tag)
+        arrival = endpoint.take(src, whole_tag)
+        if arrival is None:
+            arrival = self._departure(src, tag)
+        if arrival is not None:
+            return arrival
+        if whole_tag in endpoint.waiters:
+            raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
+        waiter = Waiter(self, src, whole_tag, self.resume)
+        endpoint.waiters[whole_tag] = waiter
+        if deadline is not None:
+            world.clock.at(world.clock.now + to_ns(deadline), self._expire, waiter, deadline)
+        arrival = self._suspend(src, tag)
+        if isinstance(arrival, ThinwireError):
+            raise arrival
+        return arrival
+
+    def _suspend(self, src: int, tag: Tag) -> Any:
+        world, began = self._world, self._world.clock.now
+        self.waiting = (src, tag)
+        try:
+            arrival = pause()
+        finally:
+            self.waiting = None
+        elapsed = (world.clock.now - began) / NS
+        sender = arrival.src if isinstance(arrival, Arrival) else src
+        self.meter.peer(sender).waited += elapsed
+        if world.spans is not None:
+            world.spans.append((self.rank, "wait", began, world.clock.now, sender, 0))
+        return arrival
+
+    def _departure(self, src: int, tag: Tag) -> Arrival | None:
+        """What a wait for the gone gets: a departure, an error, or None while some may come."""
+        world, endpoint = self._world, self._endpoint
+        if src != ANY:
+            gone = world.departed(src)
+            if not gone:
+                return None
+            if self.losses == "elastic":
+                return Arrival(src, tag, None, self.now())
+        else:
+            if self.losses == "elastic" and endpoint.departures:
+                return Arrival(endpoint.departures.popleft(), tag, None, self.now())
+            others = [e for e in world.endpoints if e.rank != self.rank]
+            if not others or not all(world.departed(e.rank) for e in others):
+                return None
+        raise self.finished_error(src, tag)
+
+    def finished_error(self, src: int, tag: Tag) -> PeerFinishedError:
+        """The error for a wait that can never end."""
+        who = "every other endpoint" if src == ANY else self._world.name(src)
+        return PeerFinishedError(
+            f"{self._world.name(self.rank)} waits for {who} (tag {tag!r}, step {self.step}), "
+            f"which has finished and will never send it"
+        )
+
+    def _expire(self, waiter: Waiter, deadline: float) -> None:
+        if self._endpoint.waiters.get(waiter.tag) is not waiter:
+            return
+        del self._endpoint.waiters[waiter.tag]
+        awaited = "anyone" if waiter.src == ANY else self._world.name(waiter.src)
+        waiter.resume(
+            DeadlineError(
+                f"{self._world.name(self.rank)} waited {deadline:g} s for {awaited} "
+                f"(tag {waiter.tag!r}, step {self.step}): the deadline has passed"
+            )
+        )
+
+    def spend(self, work: Work) -> None:
+        """See `Comm`: virtual time passes while the node does `work`."""
+        if inside_backward():
+            self._debt.append(work)
+            return
+        if self._debt:
+            self._pay()
+        self._compute(work)
+
+    def _pay(self) -> None:
+        debt, self._debt = self._debt, []
+        for work in debt:
+            self._compute(work)
+
+    def _compute(self, work: Work) -> None:
+        world = self._world
+        began = world.clock.now
+        world.processors[self._endpoint.node].submit(work, lambda: self.resume(None))
+        pause()
+        elapsed = world.clock.now - began
+        self.meter.computed += elapsed / NS
+        if world.spans is not None and elapsed:
+            world.spans.append((self.rank, "compute", began, world.clock.now, -1, 0))
+
+    def start(self, program: Callable[[Comm], Any], key: str) -> Task:
+        """See `Comm`."""
+        whole_key = key if self._key is None else f"{self._key}/{key}"
+        return VirtualTask(self._world, self._endpoint, program, whole_key)
+
+
+def _not_running(_: Any) -> None:
+    raise AssertionError("a comm was used outside its program")
+
+
+class VirtualTask(Task):
+    """A started program: another fibre on the same endpoint, its tags under `key`."""
+
+    def __init__(
+        self, world: World, endpoint: Endpoint, program: Callable[[Comm], Any], key: str
+    ):
+        if key in world.task_keys[endpoint.rank]:
+            raise InputError(f"rank {endpoint.rank}: a task {key!r} is still running")
+        self._world = world
+        self._key = key
+        self._rank = endpoint.rank
+        self._done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._joiners: list[Callable[[Any], None]] = []
+        world.task_keys[endpoint.rank][key] = None
+        comm = VirtualComm(world, endpoint, key)
+        world.launch(comm, lambda: self._run(program, comm))
+
+    @property
+    def done(self) -> bool:
+        """See `Task`."""
+        return self._done
+
+    def _run(self, program: Callable[[Comm], Any], comm: VirtualComm) -> None:
+        try:
+            with torch.no_grad():
+                self._result = program(comm)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._done = True
+            self._world.task_keys[self._rank].pop(self._key, None)
+        clock = self._world.clock
+        for join in self._joiners:
+            clock.at(clock.now, join, None)
+        if self._error is not None and not self._joiners:
+            # Nobody may ever ask for the result: a failure must not go unseen.
+            raise self._error
+
+    def wait(self, deadline: float | None = None) -> Any:
+        """See `Task`; joining is a wait and counts as one."""
+        refuse_in_backward(f"rank {self._rank}: waiting for task {self._key!r}")
+        if not self._done:
+            self._join(deadline)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _join(self, deadline: float | None) -> None:
+        world = self._world
+        comm = world.running()
+        join = comm.resume
+        self._joiners.append(join)
+        if deadline is not None:
+            world.clock.at(world.clock.now + to_ns(deadline), self._expire, join, deadline)
+        began = world.clock.now
+        comm.waiting = (ANY, f"task {self._key}")
+        outcome = pause()
+        comm.waiting = None
+        comm.meter.peer(ANY).waited += (world.clock.now - began) / NS
+        if isinstance(outcome, ThinwireError):
+            raise outcome
+
+    def _expire(self, join: Callable[[Any], None], deadline: float) -> None:
+        if join in self._joiners and not self._done:
+            self._joiners.remove(join)
+            join(
+                DeadlineError(
+                    f"rank {self._rank} waited {deadline:g} s for its task {self._key!r}: "
+                    "the deadline has passed"
+                )
+            )
+
+
+def died_error(dead: Endpoint, name: str, why: str) -> PeerDiedError:
+    """The error every wait raises once an endpoint has died under strict losses."""
+    return PeerDiedError(dead.rank, f"{name} died at step {dead.step}: {why}")

@@ -1,0 +1,313 @@
+"""What the virtual network does with a message: two link models over one cluster description.
+
+`fair` (the default): every message is a stream; streams of different pairs share links max-min
+fairly, those of one pair go one after the other. This is what TCP does on real shaped links.
+
+`queue`: each egress and each ingress serves first come, first served, cut-through. Cheaper, and the
+model in which the recurrences of `collectives.costs` are exact for any number of workers.
+
+On an idle path both give the same time: latency + ceil(bytes / slowest rate) nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from thinwire.cluster import Cluster, Trace
+from thinwire.wire.base import Posted
+from thinwire.wire.virtual.clock import NS, Clock, to_ns
+
+__all__ = ["LOCAL_RATE", "FairNetwork", "Network", "QueueNetwork"]
+
+LOCAL_RATE = 10e9
+"""Bytes per second between two endpoints of one machine: a copy in memory."""
+
+Deliver = Callable[[], None]
+
+
+class Network(Protocol):
+    """Carries messages between nodes."""
+
+    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
+        """Take a message from node `src` to node `dst`, calling `posted.mark_left()` when its
+        last byte has left and `deliver()` when it has arrived."""
+        ...
+
+
+class _Paths:
+    """Latencies and limits of a cluster, looked up once per pair of nodes."""
+
+    def __init__(self, cluster: Cluster, seed: int):
+        self.cluster = cluster
+        self._latency: dict[tuple[int, int], int] = {}
+        self._last: dict[tuple[int, int], int] = {}
+        self._rng = np.random.default_rng(seed) if cluster.latency_jitter > 0 else None
+
+    def latency(self, src: int, dst: int) -> int:
+        """One-way nanoseconds, without jitter."""
+        key = (src, dst)
+        found = self._latency.get(key)
+        if found is None:
+            found = self._latency[key] = to_ns(self.cluster.latency(src, dst))
+        return found
+
+    def arrival(self, src: int, dst: int, left: int) -> int:
+        """When a message that left at `left` arrives; messages of a pair keep their order."""
+        time = left + self.latency(src, dst)
+        if self._rng is None:
+            return time
+        time += to_ns(abs(float(self._rng.normal(0.0, self.cluster.latency_jitter))))
+        time = max(time, self._last.get((src, dst), 0))
+        self._last[src, dst] = time
+        return time
+
+
+class QueueNetwork:
+    """First come, first served at each egress and ingress; see the module."""
+
+    def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
+        self._clock = clock
+        self._cluster = cluster
+        self._paths = _Paths(cluster, seed)
+        self._egress = [0] * len(cluster.nodes)
+        self._ingress = [0] * len(cluster.nodes)
+        self._sites: dict[tuple[str, str], int] = {}
+
+    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
+        """See `Network`."""
+        clock, nodes = self._clock, self._cluster.nodes
+        if src == dst:
+            posted.mark_left()
+            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver)
+            return
+        out, into = nodes[src], nodes[dst]
+        start = max(clock.now, self._egress[src])
+        left = _served(start, nbytes, out.egress, out.egress_scale)
+        self._egress[src] = left
+        # The whole message can't get through faster than the slowest part of its path lets it.
+        through = left
+        pair = self._cluster.pair_rate(src, dst)
+        if pair is not None:
+            through = max(through, start + math.ceil(nbytes * NS / pair))
+        through = self._cross_sites(src, dst, start, nbytes, through)
+        latency = self._paths.arrival(src, dst, 0)
+        first = max(start + latency, self._ingress[dst])
+        arrived = max(_served(first, nbytes, into.ingress, into.ingress_scale), through + latency)
+        self._ingress[dst] = arrived
+        clock.at(arrived, deliver)
+        clock.at(left, posted.mark_left)
+
+    def _cross_sites(self, src: int, dst: int, start: int, nbytes: int, through: int) -> int:
+        for name, direction, rate in _site_limits(self._cluster, src, dst):
+            free = max(start, self._sites.get((name, direction), 0))
+            done = free + math.ceil(nbytes * NS / rate)
+            self._sites[name, direction] = done
+            through = max(through, done)
+        return through
+
+
+def _served(start: int, nbytes: int, rate: float, scale: Trace | None) -> int:
+    """When a server of `rate` bytes/s, scaled over time, has passed `nbytes` from `start` on."""
+    if scale is None:
+        return start + math.ceil(nbytes * NS / rate)
+    return math.ceil(scale.finish(start / NS, nbytes / rate) * NS)
+
+
+def _site_limits(cluster: Cluster, src: int, dst: int) -> list[tuple[str, str, float]]:
+    """The shared uplink and downlink that a message crosses: (site, direction, bytes/s)."""
+    a, b = cluster.site_of(src), cluster.site_of(dst)
+    if a is b or (a is not None and b is not None and a.name == b.name):
+        return []
+    limits = []
+    if a is not None and a.uplink is not None:
+        limits.append((a.name, "up", a.uplink))
+    if b is not None and b.downlink is not None:
+        limits.append((b.name, "down", b.downlink))
+    return limits
+
+
+class _Resource:
+    """A link that streams share."""
+
+    __slots__ = ("flows", "rate", "scale", "wakes_at")
+
+    def __init__(self, rate: float, scale: Trace | None = None):
+        self.rate = rate
+        self.scale = scale
+        self.flows: dict[_Flow, None] = {}
+        self.wakes_at = -1
+
+    def capacity(self, now: int) -> float:
+        return self.rate if self.scale is None else self.rate * self.scale.at(now / NS)
+
+
+class _Flow:
+    """A message on its way."""
+
+    __slots__ = ("deliver", "dst", "posted", "rate", "remaining", "resources", "since", "src",
+                 "version")  # fmt: skip
+
+    def __init__(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted):
+        self.src, self.dst = src, dst
+        self.remaining = float(nbytes)
+        self.deliver = deliver
+        self.posted = posted
+        self.rate = 0.0
+        self.since = 0
+        self.version = 0
+        self.resources: tuple[_Resource, ...] = ()
+
+
+class FairNetwork:
+    """Max-min fair sharing between the streams of different pairs; see the module."""
+
+    def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
+        self._clock = clock
+        self._cluster = cluster
+        self._paths = _Paths(cluster, seed)
+        self._egress = [_Resource(n.egress, n.egress_scale) for n in cluster.nodes]
+        self._ingress = [_Resource(n.ingress, n.ingress_scale) for n in cluster.nodes]
+        self._sites: dict[tuple[str, str], _Resource] = {}
+        self._routes: dict[tuple[int, int], tuple[_Resource, ...]] = {}
+        self._pairs: dict[tuple[int, int], deque[_Flow]] = {}
+        self._dirty: dict[_Resource, None] = {}
+
+    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
+        """See `Network`."""
+        if src == dst:
+            posted.mark_left()
+            clock = self._clock
+            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver)
+            return
+        flow = _Flow(src, dst, nbytes, deliver, posted)
+        queue = self._pairs.get((src, dst))
+        if queue is None:
+            queue = self._pairs[src, dst] = deque()
+        queue.append(flow)
+        if len(queue) == 1:
+            self._begin(flow)
+
+    def _route(self, src: int, dst: int) -> tuple[_Resource, ...]:
+        found = self._routes.get((src, dst))
+        if found is None:
+            parts = [self._egress[src], self._ingress[dst]]
+            pair = self._cluster.pair_rate(src, dst)
+            if pair is not None:
+                parts.append(_Resource(pair))
+            for name, direction, rate in _site_limits(self._cluster, src, dst):
+                parts.append(self._sites.setdefault((name, direction), _Resource(rate)))
+            found = self._routes[src, dst] = tuple(parts)
+        return found
+
+    def _begin(self, flow: _Flow) -> None:
+        flow.resources = self._route(flow.src, flow.dst)
+        flow.since = self._clock.now
+        alone = True
+        for resource in flow.resources:
+            alone = alone and not resource.flows and resource.scale is None
+            resource.flows[flow] = None
+        if alone:
+            self._set_rate(flow, min(r.rate for r in flow.resources))
+        else:
+            self._mark(flow.resources)
+
+    def _mark(self, resources: tuple[_Resource, ...]) -> None:
+        """Share anew once everything that happens at this very time has happened."""
+        if not self._dirty:
+            self._clock.at(self._clock.now, self._share)
+        for resource in resources:
+            self._dirty[resource] = None
+
+    def _set_rate(self, flow: _Flow, rate: float) -> None:
+        now = self._clock.now
+        flow.remaining -= flow.rate * (now - flow.since) / NS
+        flow.since, flow.rate = now, rate
+        flow.version += 1
+        if rate > 0:
+            end = now + max(0, math.ceil(flow.remaining * NS / rate))
+            self._clock.at(end, self._finish, flow, flow.version)
+
+    def _finish(self, flow: _Flow, version: int) -> None:
+        if version != flow.version:
+            return
+        for resource in flow.resources:
+            del resource.flows[flow]
+        shared = tuple(r for r in flow.resources if r.flows)
+        if shared:
+            self._mark(shared)
+        queue = self._pairs[flow.src, flow.dst]
+        queue.popleft()
+        if queue:
+            self._begin(queue[0])
+        clock = self._clock
+        clock.at(self._paths.arrival(flow.src, flow.dst, clock.now), flow.deliver)
+        flow.posted.mark_left()
+
+    def _share(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        now = self._clock.now
+        seen: dict[_Resource, None] = {}
+        for resource in dirty:
+            if resource not in seen and resource.flows:
+                resources, flows = _component(resource)
+                seen.update(resources)
+                for flow, rate in _max_min(resources, flows, now).items():
+                    if rate != flow.rate:
+                        self._set_rate(flow, rate)
+                for member in resources:
+                    self._wake_at_change(member, now)
+
+    def _wake_at_change(self, resource: _Resource, now: int) -> None:
+        if resource.scale is None:
+            return
+        change = resource.scale.next_change(now / NS)
+        if change is None:
+            return
+        time = max(now + 1, math.ceil(change * NS))
+        if resource.wakes_at != time:
+            resource.wakes_at = time
+            self._clock.at(time, self._changed, resource)
+
+    def _changed(self, resource: _Resource) -> None:
+        if resource.flows:
+            self._mark((resource,))
+
+
+def _component(start: _Resource) -> tuple[dict[_Resource, None], dict[_Flow, None]]:
+    """Every resource and stream that can influence `start`."""
+    resources, flows, todo = {start: None}, {}, [start]
+    while todo:
+        for flow in todo.pop().flows:
+            if flow in flows:
+                continue
+            flows[flow] = None
+            for resource in flow.resources:
+                if resource not in resources:
+                    resources[resource] = None
+                    todo.append(resource)
+    return resources, flows
+
+
+def _max_min(
+    resources: dict[_Resource, None], flows: dict[_Flow, None], now: int
+) -> dict[_Flow, float]:
+    """Progressive filling: the tightest link fixes the rate of its streams, and so on."""
+    left = {r: r.capacity(now) for r in resources}
+    count = {r: len(r.flows) for r in resources}
+    rates: dict[_Flow, float] = {}
+    while len(rates) < len(flows):
+        tightest = min((r for r in resources if count[r]), key=lambda r: left[r] / count[r])
+        rate = left[tightest] / count[tightest]
+        for flow in tightest.flows:
+            if flow in rates:
+                continue
+            rates[flow] = rate
+            for resource in flow.resources:
+                left[resource] = max(0.0, left[resource] - rate)
+                count[resource] -= 1
+    return rates

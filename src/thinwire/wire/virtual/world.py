@@ -1,0 +1,337 @@
+"""The virtual cluster: every program a fibre in this process, time from the cluster description.
+
+A world runs one program per endpoint to its end. Nothing in it depends on the machine it runs on:
+events are ordered by (time, serial number), so two runs are identical in every number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from thinwire.cluster import Cluster
+from thinwire.errors import (
+    DeadlockError,
+    InputError,
+    PeerDiedError,
+    ThinwireError,
+    WorkerFailedError,
+)
+from thinwire.fibers import Fiber, FiberExit
+from thinwire.seeds import seed_for
+from thinwire.wire.base import ANY, Arrival, Comm, Losses, Posted
+from thinwire.wire.faults import FaultPlan, InjectedCrash
+from thinwire.wire.packet import Packet
+from thinwire.wire.virtual.clock import NS, Clock, to_ns
+from thinwire.wire.virtual.comm import Endpoint, VirtualComm, Waiter, died_error
+from thinwire.wire.virtual.compute import Processor
+from thinwire.wire.virtual.network import FairNetwork, Network, QueueNetwork
+
+__all__ = ["DETECTION", "LinkModel", "World"]
+
+LinkModel: TypeAlias = Literal["fair", "queue"]
+Program: TypeAlias = Callable[[Comm], Any]
+
+NETWORKS: dict[str, Callable[[Clock, Cluster, int], Network]] = {
+    "fair": FairNetwork,
+    "queue": QueueNetwork,
+}
+
+DETECTION = 1.0
+"""Seconds until the others notice that an endpoint has died."""
+
+
+class World:
+    """A cluster with programs on it.
+
+    Args:
+        cluster: nodes, links and their changes over time.
+        placement: the node of each worker; by default worker r runs on node r.
+        num_servers: servers; they are co-located with worker 0 unless `server_nodes` says else.
+        server_nodes: the node of each server.
+        link_model: `fair` or `queue`, see `wire/virtual/network.py`.
+        losses: `strict` or `elastic`, see `wire/base.py`.
+        faults: what goes wrong and when.
+        seed: of jitter.
+        trace: keep spans (who computed, waited, sent when) in `spans`.
+        charge_headers: whether packet headers take time and count as bytes; switched off only to
+            compare with formulas that know no headers.
+
+    Attributes:
+        spans: (rank, "compute"|"wait"|"send", start ns, end ns, peer, bytes), if traced.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        placement: Sequence[int] | None = None,
+        num_servers: int = 0,
+        server_nodes: Sequence[int] | None = None,
+        link_model: LinkModel = "fair",
+        losses: Losses = "strict",
+        faults: FaultPlan | None = None,
+        seed: int = 0,
+        trace: bool = False,
+        charge_headers: bool = True,
+    ):
+        workers = list(range(len(cluster.nodes)) if placement is None else placement)
+        servers = [workers[0]] * num_servers if server_nodes is None else list(server_nodes)
+        _check_world(cluster, workers + servers, num_servers, servers, link_model)
+        self.cluster = cluster
+        self.size = len(workers)
+        self.num_servers = num_servers
+        self.losses: Losses = losses
+        self.faults = faults
+        self.charge_headers = charge_headers
+        self.clock = Clock()
+        self.network = NETWORKS[link_model](self.clock, cluster, seed_for(seed, "latency"))
+        self.processors = [
+            Processor(self.clock, node, np.random.default_rng(seed_for(seed, "jitter", i)))
+            for i, node in enumerate(cluster.nodes)
+        ]
+        self.endpoints = [Endpoint(r, node) for r, node in enumerate(workers + servers)]
+        self.task_keys: list[dict[str, None]] = [{} for _ in self.endpoints]
+        self.spans: list[tuple[int, str, int, int, int, int]] | None = [] if trace else None
+        self._programs: list[tuple[VirtualComm, Fiber]] = []
+        self._current: VirtualComm | None = None
+        self._dead: tuple[Endpoint, str] | None = None
+        self._known_dead: PeerDiedError | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Virtual seconds so far."""
+        return self.clock.now / NS
+
+    def name(self, rank: int) -> str:
+        """How messages call an endpoint."""
+        return f"rank {rank}" if rank < self.size else f"server {rank - self.size}"
+
+    def run(self, program: Program, server: Program | None = None) -> list[Any]:
+        """Run `program(comm)` on each worker, `server(comm)` on each server, to their ends.
+
+        Returns:
+            What each program returned, by endpoint; None for one that crashed (elastic losses).
+
+        Raises:
+            WorkerFailedError: a program raised; the cause is chained.
+            DeadlockError: programs wait and nothing can happen any more.
+            PeerDiedError: an endpoint crashed under strict losses.
+        """
+        results: list[Any] = [None] * len(self.endpoints)
+        for endpoint in self.endpoints:
+            chosen = program if endpoint.rank < self.size else server
+            if chosen is None:
+                raise InputError("the world has servers but no server program was given")
+            comm = VirtualComm(self, endpoint)
+            self.launch(comm, _store(results, endpoint.rank, chosen, comm))
+        try:
+            self.clock.run()
+            stuck = [(c, f) for c, f in self._programs if f.alive]
+            if stuck:
+                raise DeadlockError(self._describe([c for c, _ in stuck]))
+        finally:
+            self.clock.clear()
+            for _, fiber in self._programs:
+                fiber.kill()
+            self._programs.clear()
+        return results
+
+    def launch(self, comm: VirtualComm, program: Callable[[], None]) -> None:
+        """Begin a program at the present virtual time."""
+        fiber = Fiber(program)
+        comm.resume = lambda value: self._resume(comm, fiber, value)
+        comm._endpoint.programs += 1
+        self._programs.append((comm, fiber))
+        self.clock.at(self.clock.now, comm.resume, None)
+
+    def running(self) -> VirtualComm:
+        """The comm of the program that runs now."""
+        assert self._current is not None
+        return self._current
+
+    def _resume(self, comm: VirtualComm, fiber: Fiber, value: Any) -> None:
+        outer, self._current = self._current, comm
+        try:
+            fiber.resume(value)
+        except InjectedCrash as crash:
+            self._died(comm, str(crash))
+        except Exception as error:
+            raise self._failure(comm, error) from error
+        finally:
+            self._current = outer
+        if not fiber.alive:
+            self._programs.remove((comm, fiber))
+            self._ended(comm._endpoint)
+
+    def _failure(self, comm: VirtualComm, error: Exception) -> ThinwireError:
+        if self._known_dead is not None and isinstance(error, PeerDiedError):
+            return self._known_dead
+        if isinstance(error, WorkerFailedError):
+            return error
+        where = f"{self.name(comm.rank)}, step {comm.step}, virtual time {self.elapsed:.6f} s"
+        return WorkerFailedError(comm.rank, f"{where}: {type(error).__name__}: {error}")
+
+    def transmit(
+        self, src: Endpoint, dst: int, packet: Packet, nbytes: int, tag: Any, posted: Posted
+    ) -> None:
+        """Put a posted packet on the network now."""
+        delay: float | None = 0.0
+        if self.faults is not None:
+            delay = self.faults.on_post(src.rank, dst, tag, nbytes, self.elapsed)
+        target = self.endpoints[dst]
+        if src.gone == "died" or (target.gone and self.losses == "elastic"):
+            posted.mark_left()
+            return
+        counter = src.meter.local if src.node == target.node else src.meter.peer(dst)
+        counter.sent += nbytes
+        counter.messages_sent += 1
+        if delay is None:
+            posted.mark_left()
+            return
+        src.in_flight += 1
+        began = self.clock.now
+
+        def deliver() -> None:
+            self._deliver(src, target, packet, nbytes, tag, began)
+
+        if delay:
+            send = self.network.send
+            self.clock.at(
+                self.clock.now + to_ns(delay), send, src.node, target.node, nbytes, deliver, posted
+            )
+        else:
+            self.network.send(src.node, target.node, nbytes, deliver, posted)
+
+    def _deliver(
+        self, src: Endpoint, dst: Endpoint, packet: Packet, nbytes: int, tag: Any, began: int
+    ) -> None:
+        src.in_flight -= 1
+        if self.spans is not None:
+            self.spans.append((src.rank, "send", began, self.clock.now, dst.rank, nbytes))
+        if dst.gone:
+            return
+        counter = dst.meter.local if src.node == dst.node else dst.meter.peer(src.rank)
+        counter.received += nbytes
+        counter.messages_received += 1
+        arrival = Arrival(src.rank, tag, packet, self.clock.now / NS)
+        waiter = dst.waiters.get(tag)
+        if waiter is not None and waiter.src in (ANY, src.rank):
+            del dst.waiters[tag]
+            waiter.resume(arrival)
+        else:
+            box = dst.boxes.get(tag)
+            if box is None:
+                box = dst.boxes[tag] = deque()
+            box.append(arrival)
+        if src.gone == "finished" and src.in_flight == 0:
+            self._announce(src)
+
+    # Endings: a goodbye, a crash, and who is told.
+
+    def departed(self, rank: int) -> bool:
+        """Whether nothing more can come from `rank`."""
+        endpoint = self.endpoints[rank]
+        return bool(endpoint.gone) and endpoint.in_flight == 0
+
+    def check_losses(self, rank: int) -> None:
+        """Raise what a wait of `rank` must raise because a peer has died."""
+        if self._known_dead is not None and self._known_dead.rank != rank:
+            raise self._known_dead
+
+    def _ended(self, endpoint: Endpoint) -> None:
+        endpoint.programs -= 1
+        if endpoint.programs == 0 and not endpoint.gone:
+            endpoint.gone = "finished"
+            if endpoint.in_flight == 0:
+                self._announce(endpoint)
+
+    def _died(self, comm: VirtualComm, why: str) -> None:
+        endpoint = comm._endpoint
+        endpoint.gone = "died"
+        for other, fiber in list(self._programs):
+            if other._endpoint is endpoint and other is not comm:
+                fiber.kill()
+                self._programs.remove((other, fiber))
+        self.clock.at(self.clock.now + to_ns(DETECTION), self._notice, endpoint, why)
+
+    def _notice(self, dead: Endpoint, why: str) -> None:
+        if self.losses == "elastic":
+            self._announce(dead)
+            return
+        self._known_dead = died_error(dead, self.name(dead.rank), why)
+        waiters = [w for e in self.endpoints for w in e.waiters.values() if e is not dead]
+        for endpoint in self.endpoints:
+            endpoint.waiters.clear()
+        for waiter in waiters:
+            with contextlib.suppress(PeerDiedError):
+                waiter.resume(self._known_dead)  # its last chance to save something
+        raise self._known_dead
+
+    def _announce(self, gone: Endpoint) -> None:
+        """Tell whoever waits for `gone` that nothing more will come."""
+        for endpoint in self.endpoints:
+            if endpoint is gone or endpoint.gone:
+                continue
+            if self.losses == "elastic":
+                endpoint.departures.append(gone.rank)
+            for waiter in list(endpoint.waiters.values()):
+                self._tell(endpoint, waiter, gone)
+
+    def _tell(self, endpoint: Endpoint, waiter: Waiter, gone: Endpoint) -> None:
+        if endpoint.waiters.get(waiter.tag) is not waiter or waiter.src not in (ANY, gone.rank):
+            return
+        outcome: Any
+        if self.losses == "elastic":
+            if waiter.src == ANY:
+                endpoint.departures.remove(gone.rank)
+            outcome = Arrival(gone.rank, waiter.tag, None, self.elapsed)
+        elif waiter.src != ANY or all(
+            self.departed(e.rank) for e in self.endpoints if e is not endpoint
+        ):
+            outcome = waiter.comm.finished_error(waiter.src, waiter.tag)
+        else:
+            return
+        del endpoint.waiters[waiter.tag]
+        waiter.resume(outcome)
+
+    def _describe(self, stuck: list[VirtualComm]) -> str:
+        lines = [f"deadlock at virtual time {self.elapsed:.6f} s: no message is on its way and"]
+        for comm in stuck:
+            src, tag = comm.waiting or (ANY, "?")
+            whom = "anyone" if src == ANY else self.name(src)
+            lines.append(
+                f"  {self.name(comm.rank)} waits for {whom} (tag {tag!r}, step {comm.step})"
+            )
+        return "\n".join(lines)
+
+
+def _store(
+    results: list[Any], rank: int, program: Program, comm: VirtualComm
+) -> Callable[[], None]:
+    def run() -> None:
+        with contextlib.suppress(FiberExit):
+            results[rank] = program(comm)
+
+    return run
+
+
+def _check_world(
+    cluster: Cluster, nodes: list[int], num_servers: int, servers: list[int], link_model: str
+) -> None:
+    if not nodes:
+        raise InputError("a world needs at least one worker")
+    for node in nodes:
+        if not 0 <= node < len(cluster.nodes):
+            raise InputError(
+                f"placement on node {node}: cluster {cluster.name!r} has nodes "
+                f"0..{len(cluster.nodes) - 1}"
+            )
+    if len(servers) != num_servers:
+        raise InputError(f"{num_servers} servers but {len(servers)} server nodes")
+    if link_model not in NETWORKS:
+        raise InputError(f"link_model = {link_model!r}; valid: {', '.join(NETWORKS)}")

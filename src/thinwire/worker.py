@@ -1,0 +1,549 @@
+"""What a method's program is given: a replica of the model, its data, and the communicator.
+
+Shape suffixes: P all parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from thinwire import collectives
+from thinwire.batches import SampleStream
+from thinwire.errors import InputError, NonFiniteError
+from thinwire.flat import Flat, Layer, digest
+from thinwire.seeds import generator_for, seed_for
+from thinwire.wire.base import ANY, Comm, Tag, Work
+from thinwire.wire.packet import Packet
+
+__all__ = ["Batch", "Learner", "Optimizer", "Plan", "Replica", "Server", "Worker"]
+
+
+class Learner(Protocol):
+    """What a replica needs of a task; `thinwire.tasks.Task` is one."""
+
+    uses_rngs: tuple[str, ...]
+    num_train: int
+
+    def model(self) -> nn.Module:
+        """A fresh model, initialised from torch's global generator."""
+        ...
+
+    def train_batch(self, index_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of these training samples."""
+        ...
+
+    def loss(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean loss over a batch, a scalar."""
+        ...
+
+    def evaluate(self, model: nn.Module) -> tuple[float, float]:
+        """Accuracy in 0..1 and mean loss on the test split."""
+        ...
+
+    @property
+    def flops_per_sample(self) -> float:
+        """Floating-point operations of one sample's forward pass."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """The step that `apply` takes; each replica has its own state.
+
+    Args:
+        name: "sgd" (with momentum), "adam" or "adamw".
+        lr: learning rate, above 0.
+        momentum: of sgd, 0..1.
+        weight_decay: at least 0.
+        warmup: the first updates, over which the learning rate rises linearly to `lr`.
+    """
+
+    name: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in _OPTIMIZERS:
+            raise InputError(f"optimizer = {self.name!r}; valid: {', '.join(_OPTIMIZERS)}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise InputError(f"lr = {self.lr}: a finite number above 0 is needed")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum = {self.momentum}: 0 <= momentum < 1 is needed")
+        if self.momentum and self.name != "sgd":
+            raise InputError(f"momentum = {self.momentum} has no effect with {self.name}")
+        if not self.weight_decay >= 0:
+            raise InputError(f"weight_decay = {self.weight_decay}: at least 0 is needed")
+        if self.warmup < 0:
+            raise InputError(f"warmup = {self.warmup}: a number of updates, at least 0")
+
+    def build(self, params_P: nn.Parameter) -> torch.optim.Optimizer:
+        """The torch optimizer for one flat parameter."""
+        return _OPTIMIZERS[self.name](self, params_P)
+
+
+_OPTIMIZERS: dict[str, Callable[[Optimizer, nn.Parameter], torch.optim.Optimizer]] = {
+    "sgd": lambda o, p: torch.optim.SGD(
+        [p], lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay
+    ),
+    "adam": lambda o, p: torch.optim.Adam([p], lr=o.lr, weight_decay=o.weight_decay),
+    "adamw": lambda o, p: torch.optim.AdamW([p], lr=o.lr, weight_decay=o.weight_decay),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much there is to do, alike on all ranks.
+
+    Args:
+        shares: samples of one step, by worker; their sum is the global batch.
+        steps: steps of a worker that keeps pace with all others.
+        speeds: relative speeds of the workers, the fastest 1.
+        optimizer: what `apply` does.
+        seed: of the run.
+        eval_every: evaluate after this many steps.
+        evaluate_at: "batch": rank 0's model, whenever due at the start of a step; "call": only
+            where the method calls `evaluate`, for methods whose replicas differ in between.
+        log_every: log the training loss every so many steps.
+    """
+
+    shares: tuple[int, ...]
+    steps: int
+    speeds: tuple[float, ...]
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    seed: int = 0
+    eval_every: int = 10
+    evaluate_at: str = "batch"
+    log_every: int = 1
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step over all workers."""
+        return sum(self.shares)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the whole run over all workers."""
+        return self.steps * self.global_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One worker's part of one step.
+
+    Args:
+        index_B: which training samples.
+        x: inputs.
+        y: targets.
+        weight: this part's share of the global batch, so that the weighted sum of the workers'
+            mean gradients is the gradient of the whole batch.
+    """
+
+    index_B: torch.Tensor
+    x: torch.Tensor
+    y: torch.Tensor
+    weight: float
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.index_B)
+
+
+class _Generators:
+    """torch's, numpy's and Python's global random state as this replica's own code sees it.
+
+    On the virtual cluster all replicas share one process; each must draw what it would draw in a
+    process of its own. Only the generators that the task says it uses are swapped.
+    """
+
+    def __init__(self, seed: int, uses: Sequence[str]):
+        self._uses = tuple(uses)
+        self._torch = torch.Generator().manual_seed(seed).get_state()
+        self._numpy: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state()
+        self._python: Any = random.Random(seed).getstate()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Within: the global generators are this replica's."""
+        outer = self._swap((self._torch, self._numpy, self._python))
+        try:
+            yield
+        finally:
+            self._torch, self._numpy, self._python = self._swap(outer)
+
+    def _swap(self, new: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        old = list(new)
+        if "torch" in self._uses:
+            old[0] = torch.get_rng_state()
+            torch.set_rng_state(new[0])
+        if "numpy" in self._uses:
+            old[1] = np.random.get_state()
+            np.random.set_state(new[1])
+        if "python" in self._uses:
+            old[2] = random.getstate()
+            random.setstate(new[2])
+        return old[0], old[1], old[2]
+
+
+class Replica:
+    """A model under training: parameters, gradient, optimizer, random state.
+
+    Args:
+        learner: the task.
+        plan: the run's plan.
+        comm: charged with the computation.
+        log: called with ("step" | "eval", values) for the run record.
+    """
+
+    def __init__(
+        self, learner: Learner, plan: Plan, comm: Comm, log: Callable[[str, dict[str, Any]], None]
+    ):
+        self.learner = learner
+        self.plan = plan
+        self.comm = comm
+        self.updates = 0
+        self._log = log
+        self._generators = _Generators(
+            seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs
+        )
+        # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
+        with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "python")).active():
+            self.model = learner.model()
+        self.flat = Flat(self.model)
+        self.optimizer = plan.optimizer.build(self.flat.params_P)
+        self._flops = float(learner.flops_per_sample)
+        self._last_eval = 0
+        self._evaluated_at_update = -1
+        self._order: list[int] | None = None
+
+    @property
+    def params(self) -> torch.Tensor:
+        """All parameters as one vector (P,), shared with the model; written in place."""
+        return self.flat.params_P.data
+
+    def gradient(
+        self,
+        batch: Batch,
+        before_layer: Callable[[int], None] | None = None,
+        on_layer: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """The mean gradient of a batch, (P,): the replica's own buffer, overwritten by the next call.
+
+        Args:
+            batch: what to learn from.
+            before_layer: called with each layer's index in forward order; may wait.
+            on_layer: called with a layer's index and gradient (1-D view) as soon as it exists, in
+                backward order; may post, start and spend, never wait.
+
+        Raises:
+            NonFiniteError: the loss or a gradient is NaN or infinite.
+        """
+        simulated = self.comm.simulated
+        num_layers = len(self.flat.layers)
+        forward = Work(flops=self._flops * batch.size)
+        if before_layer is not None:
+            for layer in range(num_layers):
+                before_layer(layer)
+        order: list[int] = []
+        notify = order.append if simulated or on_layer is None else self._notify(on_layer, order)
+        watch = on_layer is not None and (not simulated or self._order is None)
+        stop = self.flat.watch(notify) if watch else None
+        try:
+            loss = self._backward(batch)
+        finally:
+            if stop is not None:
+                stop()
+        if simulated:
+            self.comm.spend(forward)
+            self._spend_backward(forward, on_layer, order)
+        elif on_layer is not None:
+            for layer in sorted(set(range(num_layers)) - set(order), reverse=True):
+                on_layer(layer, self._layer_grad(layer))  # unused: its gradient is zero
+        if self.comm.step % self.plan.log_every == 0 or self.comm.step == 1:
+            self._log("step", {"loss": loss})
+        return self.flat.grad_P
+
+    def _backward(self, batch: Batch) -> float:
+        self.flat.clear_grad()
+        with self._generators.active(), torch.enable_grad():
+            loss = self.learner.loss(self.model, batch.x, batch.y)
+            loss.backward()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise self._non_finite(f"the loss is {value}")
+        if not math.isfinite(float(self.flat.grad_P.sum())):
+            bad = [
+                la.name
+                for la in self.flat.layers
+                if not torch.isfinite(self.flat.grad_P[la.start : la.stop]).all()
+            ]
+            if bad:
+                raise self._non_finite(f"the gradient of {bad[0]!r} is not finite")
+        return value
+
+    def _notify(
+        self, on_layer: Callable[[int, torch.Tensor], None], order: list[int]
+    ) -> Callable[[int], None]:
+        def notify(layer: int) -> None:
+            order.append(layer)
+            on_layer(layer, self._layer_grad(layer))
+
+        return notify
+
+    def _layer_grad(self, layer: int) -> torch.Tensor:
+        place = self.flat.layers[layer]
+        return self.flat.grad_P[place.start : place.stop]
+
+    def _spend_backward(
+        self,
+        forward: Work,
+        on_layer: Callable[[int, torch.Tensor], None] | None,
+        order: list[int],
+    ) -> None:
+        """Backward takes twice the forward pass, each layer in proportion to its parameters."""
+        total = 2 * forward.flops
+        if on_layer is None:
+            self.comm.spend(Work(flops=total))
+            return
+        if self._order is None:
+            rest = sorted(set(range(len(self.flat.layers))) - set(order), reverse=True)
+            self._order = order + rest
+        numel = self.flat.params_P.numel()
+        for layer in self._order:
+            self.comm.spend(Work(flops=total * self.flat.layers[layer].numel / numel))
+            on_layer(layer, self._layer_grad(layer))
+
+    def _non_finite(self, what: str) -> NonFiniteError:
+        return NonFiniteError(
+            f"rank {self.comm.rank}, step {self.comm.step}, {self.comm.now():.3f} s: {what}. "
+            f"A smaller learning rate is the usual remedy (train.lr is {self.plan.optimizer.lr:g})."
+        )
+
+    def apply(self, direction: torch.Tensor) -> None:
+        """One optimizer step along a gradient-like vector (P,), which is not written to.
+
+        Raises:
+            InputError: a vector of another size.
+        """
+        params_P = self.flat.params_P
+        if direction.shape != params_P.shape:
+            raise InputError(
+                f"apply() was given a vector of {tuple(direction.shape)}; "
+                f"the model has {tuple(params_P.shape)}"
+            )
+        warmup = self.plan.optimizer.warmup
+        if self.updates < warmup:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.plan.optimizer.lr * (self.updates + 1) / warmup
+        elif self.updates == warmup:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.plan.optimizer.lr
+        params_P.grad = direction
+        self.optimizer.step()
+        params_P.grad = None
+        self.updates += 1
+        # Reads the direction, reads and writes parameters and momentum.
+        self.comm.spend(Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize))
+
+    def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
+        """Test the model if an evaluation is due; costs no virtual time.
+
+        Args:
+            steps: steps done.
+            samples: training samples that the whole cluster has used.
+            final: it is due anyway, unless just done.
+        """
+        due = steps - self._last_eval >= self.plan.eval_every or (steps == 0 and not final)
+        if self._evaluated_at_update == self.updates or not (due or final):
+            return
+        self._last_eval, self._evaluated_at_update = steps, self.updates
+        with self._generators.active(), torch.no_grad():
+            accuracy, loss = self.learner.evaluate(self.model)
+        self._log(
+            "eval",
+            {"step": steps, "samples": samples, "accuracy": accuracy, "loss": loss},
+        )
+
+    @property
+    def digest(self) -> str:
+        """See `thinwire.flat.digest`."""
+        return digest(self.params)
+
+
+class Worker:
+    """What `Method.worker` is given.
+
+    Attributes:
+        rank: 0..size-1.
+        size: number of workers.
+        comm: the seam; most methods need only the thin forwards below.
+        rng: this rank's generator (torch, CPU).
+        shared_rng: a generator in the same state on every rank.
+        state: where a method keeps what must outlive a step.
+        plan: how much there is to do.
+    """
+
+    def __init__(self, comm: Comm, replica: Replica, stream: SampleStream):
+        plan = replica.plan
+        self.comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.plan = plan
+        self.replica = replica
+        self.rng = generator_for(plan.seed, "rng", comm.rank)
+        self.shared_rng = generator_for(plan.seed, "shared rng")
+        self.state = SimpleNamespace()
+        self._stream = stream
+        self._steps = 0
+
+    @property
+    def params(self) -> torch.Tensor:
+        """All parameters as one vector (P,), shared with the model; written in place."""
+        return self.replica.params
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layer table of `params`."""
+        return self.replica.flat.layers
+
+    def batches(self, steps: float | None = None) -> Iterator[Batch]:
+        """This worker's part of each step, then the end.
+
+        The parts of one step are, over all workers, exactly the next global batch of the seeded
+        data order, whatever the number of workers.
+
+        Args:
+            steps: how many; by default the plan's. `math.inf` for a worker that is told when to
+                stop.
+        """
+        plan, share = self.plan, self.plan.shares[self.rank]
+        offset = sum(plan.shares[: self.rank])
+        weight = share / plan.global_batch
+        learner = self.replica.learner
+        own = plan.evaluate_at == "batch" and self.rank == 0
+        total = plan.steps if steps is None else steps
+        while self._steps < total:
+            if own:
+                self._evaluate()
+            self.comm.step = self._steps + 1
+            start = self._steps * plan.global_batch + offset
+            index_B = self._stream.take(start, share)
+            x, y = learner.train_batch(index_B)
+            yield Batch(index_B, x, y, weight)
+            self._steps += 1
+        if own:
+            self._evaluate(final=True)
+
+    def gradient(
+        self,
+        batch: Batch,
+        before_layer: Callable[[int], None] | None = None,
+        on_layer: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """See `Replica.gradient`."""
+        return self.replica.gradient(batch, before_layer, on_layer)
+
+    def apply(self, direction: torch.Tensor) -> None:
+        """See `Replica.apply`."""
+        self.replica.apply(direction)
+
+    def evaluate(self, *, final: bool = False) -> None:
+        """Test rank 0's model if an evaluation is due; for methods with `evaluate_at = "call"`."""
+        if self.rank == 0:
+            self._evaluate(final=final)
+
+    def _evaluate(self, *, final: bool = False) -> None:
+        done = min(self._steps, self.plan.steps)
+        self.replica.evaluate(done, done * self.plan.global_batch, final=final)
+
+    def log(self, **values: float) -> None:
+        """Put numbers into the run record, beside this step's loss."""
+        self.replica._log("values", values)
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over all workers, bit for bit alike on each; `x` is left alone. Blocks."""
+        return collectives.all_reduce(self.comm, x.clone())
+
+    def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Every worker's `x`, by rank; all must have one size. Blocks."""
+        return collectives.all_gather(self.comm, x)
+
+    def exchange(self, rank: int, x: torch.Tensor) -> torch.Tensor:
+        """Swap tensors of one shape with a peer that does the same. Blocks."""
+        self.send(rank, x, "exchange")
+        return self.receive(rank, "exchange")[1].view(x.shape)
+
+    def send(self, endpoint: int, x: torch.Tensor, tag: Tag = "send") -> None:
+        """Post a copy of a tensor; never blocks."""
+        self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
+
+    def receive(self, endpoint: int = ANY, tag: Tag = "send") -> tuple[int, torch.Tensor]:
+        """The next tensor (1-D) sent here with this tag, and by whom. Blocks."""
+        return _receive(self.comm, endpoint, tag)
+
+
+class Server:
+    """What `Method.server` is given: a replica that gets its directions from workers.
+
+    Attributes:
+        rank: its endpoint, `size` and up.
+        size: number of workers.
+        comm: the seam.
+        plan: how much there is to do.
+        state: where a method keeps what must outlive a step.
+    """
+
+    def __init__(self, comm: Comm, replica: Replica):
+        self.comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.plan = replica.plan
+        self.replica = replica
+        self.state = SimpleNamespace()
+
+    @property
+    def params(self) -> torch.Tensor:
+        """All parameters as one vector (P,), written in place."""
+        return self.replica.params
+
+    def apply(self, direction: torch.Tensor) -> None:
+        """See `Replica.apply`: optimizer state and learning rate are the server's."""
+        self.replica.apply(direction)
+
+    def evaluate(self, samples: int, *, final: bool = False) -> None:
+        """Test the server's model if an evaluation is due.
+
+        Args:
+            samples: training samples of all workers that the model has learnt from.
+            final: it is due anyway.
+        """
+        steps = samples // self.plan.global_batch
+        self.comm.step = steps
+        self.replica.evaluate(steps, samples, final=final)
+
+    def send(self, endpoint: int, x: torch.Tensor, tag: Tag = "send") -> None:
+        """Post a copy of a tensor; never blocks."""
+        self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
+
+    def receive(self, endpoint: int = ANY, tag: Tag = "send") -> tuple[int, torch.Tensor]:
+        """The next tensor (1-D) sent here with this tag, and by whom. Blocks."""
+        return _receive(self.comm, endpoint, tag)
+
+
+def _receive(comm: Comm, endpoint: int, tag: Tag) -> tuple[int, torch.Tensor]:
+    arrival = comm.wait(endpoint, tag)
+    if arrival.packet is None:
+        return arrival.src, torch.empty(0)
+    return arrival.src, arrival.packet.buffers[0]
