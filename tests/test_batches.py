@@ -20,7 +20,11 @@ def test_epochs_are_shuffled_differently():
 
 
 def test_the_stream_follows_the_seed_alone():
-    first, again, other = SampleStream(40, seed=5), SampleStream(40, seed=5), SampleStream(40, seed=6)
+    first, again, other = (
+        SampleStream(40, seed=5),
+        SampleStream(40, seed=5),
+        SampleStream(40, seed=6),
+    )
     torch.manual_seed(1)
     expected = first.take(0, 100)
     torch.manual_seed(2)
@@ -37,7 +41,16 @@ def test_taking_leaves_the_global_generator_alone():
 def test_pieces_in_any_order_are_parts_of_one_stream():
     whole = SampleStream(11, seed=1).take(0, 300)
     stream = SampleStream(11, seed=1)
-    for start, count in [(280, 20), (0, 7), (100, 25), (5, 33), (150, 150), (0, 1), (299, 1), (3, 0)]:
+    for start, count in [
+        (280, 20),
+        (0, 7),
+        (100, 25),
+        (5, 33),
+        (150, 150),
+        (0, 1),
+        (299, 1),
+        (3, 0),
+    ]:
         assert torch.equal(stream.take(start, count), whole[start : start + count])
 
 

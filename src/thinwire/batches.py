@@ -86,9 +86,7 @@ class SampleStream:
         return order
 
 
-def split_batch(
-    global_batch: int, weights: Sequence[float] | None, size: int
-) -> tuple[int, ...]:
+def split_batch(global_batch: int, weights: Sequence[float] | None, size: int) -> tuple[int, ...]:
     """Samples per worker and step: equal, or in proportion to the weights.
 
     A worker whose share is below one sample gets one; the others divide the rest by largest
@@ -129,7 +127,8 @@ def batch_slice(step: int, rank: int, shares: Sequence[int]) -> tuple[int, int]:
     >>> batch_slice(step=2, rank=1, shares=(3, 5))
     (19, 5)
     """
-    assert step >= 0 and 0 <= rank < len(shares), (step, rank, shares)
+    assert step >= 0, step
+    assert 0 <= rank < len(shares), (rank, shares)
     return step * sum(shares) + sum(shares[:rank]), shares[rank]
 
 
@@ -140,9 +139,7 @@ def _checked(weights: Sequence[float] | None, size: int) -> list[Fraction]:
         raise InputError(f"weights = {list(weights)} for {size} workers; allowed: one per worker")
     for rank, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):
-            raise InputError(
-                f"weights[{rank}] = {weight}; allowed: positive and finite numbers"
-            )
+            raise InputError(f"weights[{rank}] = {weight}; allowed: positive and finite numbers")
     # Exact, so that no rounding decides a remainder.
     return [Fraction(float(weight)) for weight in weights]
 

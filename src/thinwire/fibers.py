@@ -43,25 +43,31 @@ def refuse_in_backward(what: str) -> None:
 
 
 def _device_types() -> tuple[str, ...]:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
     return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 _DEVICES = _device_types()
+_grad_enabled = torch.is_grad_enabled
+_any_autocast = torch._C._is_any_autocast_enabled
 
 
-def _torch_state() -> tuple[Any, ...]:
-    autocast = tuple(
-        (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES
-    )
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
+def _torch_state() -> tuple[bool, tuple[tuple[bool, torch.dtype], ...] | None]:
+    """Grad mode, and autocast per device type (None: nowhere on). Asked at every switch."""
+    if not _any_autocast():
+        return (True, None) if _grad_enabled() else (False, None)
+    autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES)
+    return _grad_enabled(), autocast
 
 
-def _set_torch_state(state: tuple[Any, ...], now: tuple[Any, ...]) -> None:
-    if state[0] != now[0]:
-        torch._C._set_grad_enabled(state[0])
-    if state[2] != now[2]:
-        for device, (enabled, dtype) in zip(_DEVICES, state[2], strict=True):
+def _set_torch_state(new: tuple[bool, Any], now: tuple[bool, Any]) -> None:
+    if new[0] != now[0]:
+        torch._C._set_grad_enabled(new[0])
+    if new[1] != now[1]:
+        off = tuple((False, torch.get_autocast_dtype(d)) for d in _DEVICES)
+        for device, (enabled, dtype) in zip(_DEVICES, new[1] or off, strict=True):
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
 
@@ -75,7 +81,7 @@ class Fiber:
 
     def __init__(self, function: Callable[[], Any]):
         self._greenlet = greenlet(function)
-        self._state: tuple[Any, ...] | None = None
+        self._state: tuple[bool, Any] | None = None
 
     @property
     def alive(self) -> bool:
@@ -85,25 +91,26 @@ class Fiber:
     def resume(self, value: Any = None) -> Any:
         """Run until the next `pause` or the end; an exception of the program comes out here.
 
+        Always to be called from the same place: the fibre's first resumer is where it pauses to.
+
         Args:
             value: what `pause` returns inside; ignored by the first resume.
         """
-        outer = _torch_state()
-        started = bool(self._greenlet)
-        if started and self._state is not None:
+        outer, fiber = _torch_state(), self._greenlet
+        if self._state is None:
+            fiber.parent = getcurrent()
+        elif self._state != outer:
             _set_torch_state(self._state, outer)
-        fiber, self._greenlet.parent = self._greenlet, getcurrent()
         try:
-            return fiber.switch(value) if started else fiber.switch()
+            return fiber.switch() if self._state is None else fiber.switch(value)
         finally:
-            inner = _torch_state()
-            self._state = inner
-            _set_torch_state(outer, inner)
+            inner = self._state = _torch_state()
+            if inner != outer:
+                _set_torch_state(outer, inner)
 
     def kill(self) -> None:
         """End a paused program by raising `FiberExit` in it; its `finally` blocks run."""
         if self._greenlet and not self._greenlet.dead:
-            self._greenlet.parent = getcurrent()
             self._greenlet.throw(FiberExit)
 
 

@@ -215,9 +215,7 @@ class Replica:
         self.comm = comm
         self.updates = 0
         self._log = log
-        self._generators = _Generators(
-            seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs
-        )
+        self._generators = _Generators(seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs)
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
         with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "python")).active():
             self.model = learner.model()
@@ -239,7 +237,7 @@ class Replica:
         before_layer: Callable[[int], None] | None = None,
         on_layer: Callable[[int, torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """The mean gradient of a batch, (P,): the replica's own buffer, overwritten by the next call.
+        """The mean gradient of a batch, (P,): the own buffer, overwritten by the next call.
 
         Args:
             batch: what to learn from.

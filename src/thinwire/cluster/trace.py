@@ -125,8 +125,8 @@ class Trace:
         return None if self._period_ns is None else base + self._period_ns
 
     @property
-    def never_ends(self) -> bool:
-        """Whether every amount of work is finished at some time, from wherever it starts."""
+    def always_finishes(self) -> bool:
+        """Whether any amount of work is done at some time, whenever it begins."""
         return self._area > 0 if self.period is not None else self.values[-1] > 0
 
     @property
@@ -166,7 +166,7 @@ class Trace:
                 return now + left / value if value > 0 else math.inf
             done = value * (end / _NS - now)
             if done >= left:
-                return now + left / value
+                return min(now + left / value, end / _NS)
             left -= done
             now = end / _NS
             if self._period_ns is not None and end % self._period_ns == 0:

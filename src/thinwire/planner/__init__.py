@@ -1,1 +1,37 @@
+"""What a run will cost before it runs: step times, bytes and advice from closed forms."""
 
+from __future__ import annotations
+
+from thinwire.planner.advise import WORTH, Plan, choose, plan
+from thinwire.planner.crossover import (
+    accumulation_where_dense_pays,
+    batch_where_dense_pays,
+    nodes_where_gtopk_wins,
+)
+from thinwire.planner.models import MODELS, Model, find_model
+from thinwire.planner.predict import METHODS, Prediction, Settings, predict
+from thinwire.planner.quick import quick_cluster
+from thinwire.planner.render import plan_report, plan_table
+from thinwire.planner.workload import Workload, make_workload
+
+__all__ = [
+    "METHODS",
+    "MODELS",
+    "Model",
+    "Plan",
+    "Prediction",
+    "Settings",
+    "WORTH",
+    "Workload",
+    "accumulation_where_dense_pays",
+    "batch_where_dense_pays",
+    "choose",
+    "find_model",
+    "make_workload",
+    "nodes_where_gtopk_wins",
+    "plan",
+    "plan_report",
+    "plan_table",
+    "predict",
+    "quick_cluster",
+]

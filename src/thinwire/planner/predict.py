@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from thinwire.errors import InputError
 from thinwire.planner.rounds import ALL_REDUCES, Cost, Wire, all_gather, gtopk_tree
-from thinwire.planner.workload import Workload, compute_times
+from thinwire.planner.workload import Workload, compute_times, mean_of
 
 if TYPE_CHECKING:
     from thinwire.cluster import Cluster, Node
@@ -100,19 +100,18 @@ class Prediction:
         step_time: `compute + overhead + exposed`.
         bsp_step_time: the same if nothing were hidden behind backward.
         compute: forward and backward on the node that everybody waits for.
-        balanced: what `compute` would be if the work were split exactly by speed.
         overhead: selecting and merging of sparse methods.
         communication: the exchange, start to end.
         exposed: the part of it that no computation hides.
-        latency_share: 0..1, the part of the exchange that more bandwidth would not shorten.
         bytes_per_step: sent per worker, mean over the workers.
         algorithm: the collective.
         samples_per_second: of the whole cluster.
         speedup_alone: samples per second against the fastest machine by itself.
         speedup_ssgd: samples per second against plain DDP.
         epoch_time: seconds, where the size of an epoch is known.
-        limit: what takes the largest part of the step: "compute", "the slowest node",
-            "bandwidth", "latency" or "selection and merging".
+        parts: seconds of `step_time` by what they go to; the keys are the possible limits.
+        limit: the key of the largest of them: "compute", "the slowest node", "selection
+            and merging", "bandwidth" or "latency".
     """
 
     method: str
@@ -122,23 +121,25 @@ class Prediction:
     step_time: float
     bsp_step_time: float
     compute: float
-    balanced: float
     overhead: float
     communication: float
     exposed: float
-    latency_share: float
     bytes_per_step: float
     algorithm: str
     samples_per_second: float
     speedup_alone: float
     speedup_ssgd: float
     epoch_time: float | None
+    parts: dict[str, float]
     limit: str
 
     @property
     def exposed_share(self) -> float:
         """Part of the step spent in exposed communication, 0..1."""
         return self.exposed / self.step_time
+
+
+_FREE = Cost()
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class _Raw:
     samples: float
     compute: float
     overhead: float = 0.0
-    cost: Cost = Cost()
+    cost: Cost = _FREE
     hidden: float = 0.0
     period: int = 1
     algorithm: str = ""
@@ -276,9 +277,7 @@ def _label(method: str, settings: Settings) -> str:
 
 def _best_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[Cost, str]:
     """The cheapest algorithm, so that the dense baseline is the strongest one."""
-    costs = {
-        name: wire.cost(make(size, _VALUE * num_params)) for name, make in ALL_REDUCES.items()
-    }
+    costs = {name: wire.cost(make(size, _VALUE * num_params)) for name, make in ALL_REDUCES.items()}
     best = min(costs, key=lambda name: costs[name].seconds)
     return costs[best], best
 
@@ -316,7 +315,7 @@ def _critical(
 
 
 def _memory_time(node: Node, nbytes: float) -> float:
-    return nbytes * node.slowdown / node.memory_rate
+    return nbytes * node.slowdown / (node.memory_rate * mean_of(node.speed))
 
 
 def _compare(
@@ -326,17 +325,9 @@ def _compare(
     rates = {raw.method: raw.samples / _total(raw) for raw in raws}
     found = []
     for raw in raws:
-        rate, period = rates[raw.method], raw.period
-        exposed = raw.cost.seconds - raw.hidden
-        best = raw.compute if raw.method == "alone" else min(raw.compute, balanced * raw.samples)
-        parts = {
-            "compute": best,
-            "the slowest node": raw.compute - best,
-            "selection and merging": raw.overhead,
-            "bandwidth": exposed * (1 - _latency_share(raw.cost)),
-            "latency": exposed * _latency_share(raw.cost),
-        }
-        epoch = workload.samples_per_epoch
+        rate, period, epoch = rates[raw.method], raw.period, workload.samples_per_epoch
+        least = raw.compute if raw.method == "alone" else min(raw.compute, balanced * raw.samples)
+        parts = _parts(raw, least)
         found.append(
             Prediction(
                 method=raw.method,
@@ -346,26 +337,35 @@ def _compare(
                 step_time=_total(raw) / period,
                 bsp_step_time=(_total(raw) + raw.hidden) / period,
                 compute=raw.compute / period,
-                balanced=best / period,
                 overhead=raw.overhead / period,
                 communication=raw.cost.seconds / period,
-                exposed=exposed / period,
-                latency_share=_latency_share(raw.cost),
+                exposed=(raw.cost.seconds - raw.hidden) / period,
                 bytes_per_step=raw.cost.total_bytes / len(times) / period,
                 algorithm=raw.algorithm,
                 samples_per_second=rate,
                 speedup_alone=rate / rates["alone"],
                 speedup_ssgd=rate / rates["ssgd"],
                 epoch_time=None if epoch is None else epoch / rate,
+                parts=parts,
                 limit=max(parts, key=lambda part: parts[part]),
             )
         )
     return tuple(found)
 
 
+def _parts(raw: _Raw, least_compute: float) -> dict[str, float]:
+    """Where a step's time goes."""
+    exposed = raw.cost.seconds - raw.hidden
+    latency = exposed * raw.cost.latency / raw.cost.seconds if raw.cost.seconds else 0.0
+    period = {
+        "compute": least_compute,
+        "the slowest node": raw.compute - least_compute,
+        "selection and merging": raw.overhead,
+        "bandwidth": exposed - latency,
+        "latency": latency,
+    }
+    return {part: seconds / raw.period for part, seconds in period.items()}
+
+
 def _total(raw: _Raw) -> float:
     return raw.compute + raw.overhead + raw.cost.seconds - raw.hidden
-
-
-def _latency_share(cost: Cost) -> float:
-    return cost.latency / cost.seconds if cost.seconds else 0.0

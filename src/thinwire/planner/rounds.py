@@ -83,8 +83,6 @@ class Wire:
         self._uniform = cluster.uniform()
         self._egress = [n.egress * mean_of(n.egress_scale) for n in cluster.nodes]
         self._ingress = [n.ingress * mean_of(n.ingress_scale) for n in cluster.nodes]
-        if any(n.egress_scale or n.ingress_scale for n in cluster.nodes):
-            self._uniform = None
 
     def cost(self, rounds: Iterable[Round]) -> Cost:
         """The rounds one after the other."""
@@ -120,12 +118,11 @@ class Wire:
         pair = self._cluster.pair_rate(src, dst)
         if pair is not None:
             links.append((("pair", (src, dst)), pair))
-        here, there = self._cluster.site_of(src), self._cluster.site_of(dst)
-        if (here and here.name) != (there and there.name):
-            if here is not None and here.uplink is not None:
-                links.append((("up", here.name), here.uplink))
-            if there is not None and there.downlink is not None:
-                links.append((("down", there.name), there.downlink))
+        leaves, enters = self._cluster.path_sites(src, dst)
+        if leaves is not None and leaves.uplink is not None:
+            links.append((("up", leaves.name), leaves.uplink))
+        if enters is not None and enters.downlink is not None:
+            links.append((("down", enters.name), enters.downlink))
         return links
 
 
@@ -183,11 +180,8 @@ def all_gather(size: int, nbytes: float, header: int = SPARSE_HEADER) -> list[Ro
     for distance in _distances(size):
         blocks = min(distance, size - distance)
         part = blocks * nbytes + header
-        if _power_below(size) == size:
-            pairs = _partners(size, distance)
-        else:
-            pairs = _shift(size, distance)
-        rounds.append(Round(part, size * part, pairs))
+        exchange = _partners if _power_below(size) == size else _shift
+        rounds.append(Round(part, size * part, exchange(size, distance)))
     return rounds
 
 

@@ -91,7 +91,7 @@ def make_workload(
                 "params without step_time: the size alone does not say how long a step takes; "
                 "give step_time (measured, for one batch), or model (from the table)"
             )
-        name, num_params, flops = f"{params:,} parameters", params, 0.0
+        name, num_params, flops = "model", params, 0.0
     return Workload(
         name=name,
         num_params=num_params,
@@ -105,8 +105,8 @@ def make_workload(
 def compute_times(workload: Workload, cluster: Cluster) -> tuple[float, ...]:
     """Seconds that one step of `workload.batch` samples takes on each node, alone.
 
-    A changing speed counts by its average while an hour's work is done. Several devices in a node add the
-    ring all-reduce over the node's inner link, unless the time was measured.
+    A changing speed counts by its average while an hour's work is done. Several devices in a node
+    add the ring all-reduce over the node's inner link, unless the time was measured.
 
     Raises:
         InputError: the number of step times is neither one nor the number of nodes.

@@ -44,7 +44,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """"ok", "failed" or "interrupted"; a run without an end was interrupted."""
+        """ "ok", "failed" or "interrupted"; a run without an end was interrupted."""
         return "interrupted" if self.end is None else self.end.status
 
     @property
@@ -90,9 +90,7 @@ class Record:
 
     def done(self) -> set[tuple[str, int]]:
         """(label, seed) of every run that ended well: what a resumed comparison need not run."""
-        return {
-            (run.start.label, run.start.seed) for run in self.runs if run.status == "ok"
-        }
+        return {(run.start.label, run.start.seed) for run in self.runs if run.status == "ok"}
 
 
 def read_record(folder: str | os.PathLike[str]) -> Record:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from thinwire.wire.meter import Meter
 from thinwire.wire.packet import Packet
@@ -46,8 +46,7 @@ class Work:
     elapsed: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What a wait returns.
 
     Args:
@@ -71,25 +70,22 @@ class Arrival:
 class Posted:
     """A posted packet, to be named by the `after` of a later post. Opaque."""
 
-    __slots__ = ("left", "next")
-
-    def __init__(self) -> None:
-        self.left = False
-        self.next: list[Callable[[], None]] | None = None
+    left = False
+    _next: list[Callable[[], None]] | None = None
 
     def then(self, action: Callable[[], None]) -> None:
         """Run `action` when the packet has left; at once if it has."""
         if self.left:
             action()
-        elif self.next is None:
-            self.next = [action]
+        elif self._next is None:
+            self._next = [action]
         else:
-            self.next.append(action)
+            self._next.append(action)
 
     def mark_left(self) -> None:
         """Called by the wire, once."""
         self.left = True
-        actions, self.next = self.next, None
+        actions, self._next = self._next, None
         for action in actions or ():
             action()
 

@@ -18,6 +18,14 @@ class PeerMeter:
     waited: float = 0.0
 
 
+class _Peers(dict[int, PeerMeter]):
+    """Counters that begin at zero when first asked for."""
+
+    def __missing__(self, rank: int) -> PeerMeter:
+        found = self[rank] = PeerMeter()
+        return found
+
+
 @dataclass(slots=True)
 class Meter:
     """Counters of one endpoint, per peer (key -1: a wait for anyone).
@@ -25,16 +33,13 @@ class Meter:
     Packets between endpoints of one machine cross no wire and are counted apart, in `local`.
     """
 
-    peers: dict[int, PeerMeter] = field(default_factory=dict)
+    peers: dict[int, PeerMeter] = field(default_factory=_Peers)
     local: PeerMeter = field(default_factory=PeerMeter)
     computed: float = 0.0
 
     def peer(self, rank: int) -> PeerMeter:
         """The counters of one peer."""
-        found = self.peers.get(rank)
-        if found is None:
-            found = self.peers[rank] = PeerMeter()
-        return found
+        return self.peers[rank]
 
     @property
     def sent(self) -> int:

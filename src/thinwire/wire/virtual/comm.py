@@ -20,6 +20,7 @@ from thinwire.wire.base import ANY, Arrival, Comm, Posted, Tag, Task, Work
 from thinwire.wire.meter import Meter
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, to_ns
+from thinwire.wire.virtual.network import VirtualPosted
 
 if TYPE_CHECKING:
     from thinwire.wire.virtual.world import World
@@ -91,20 +92,20 @@ class VirtualComm(Comm):
         self.losses = world.losses
         self.meter = endpoint.meter
         self.resume: Callable[[Any], None] = _not_running
-        self.waiting: tuple[int, Any] | None = None
+        self.waiting: Waiter | None = None
         self._world = world
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._key = key
         self._debt: list[Work] = []
 
     @property
     def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Where the program is; setting it lets planned crashes happen."""
-        return self._endpoint.step
+        return self.endpoint.step
 
     @step.setter
     def step(self, value: int) -> None:
-        self._endpoint.step = value
+        self.endpoint.step = value
         if self._world.faults is not None and self._key is None:
             self._world.faults.on_step(self.rank, value)
 
@@ -119,26 +120,37 @@ class VirtualComm(Comm):
         if not 0 <= dst < len(self._world.endpoints) or dst == self.rank:
             last = len(self._world.endpoints) - 1
             raise InputError(f"rank {self.rank}: post to {dst}; valid: 0..{last}, not itself")
-        posted = Posted()
+        posted = VirtualPosted()
         nbytes = packet.nbytes if self._world.charge_headers else packet.payload_nbytes
         whole_tag = tag if self._key is None else (self._key, tag)
         if after is None:
-            self._world.transmit(self._endpoint, dst, packet, nbytes, whole_tag, posted)
+            self._world.transmit(self.endpoint, dst, packet, nbytes, whole_tag, posted)
         else:
-            send = self._world.transmit
-            after.then(lambda: send(self._endpoint, dst, packet, nbytes, whole_tag, posted))
+            self._post_after(after, (self.endpoint, dst, packet, nbytes, whole_tag, posted))
         return posted
+
+    def _post_after(self, after: Posted, message: tuple[Any, ...]) -> None:
+        world = self._world
+        left_at = after.left_at if isinstance(after, VirtualPosted) else None
+        if left_at is None:
+            after.then(lambda: world.transmit(*message))
+        elif left_at <= world.clock.now:
+            world.transmit(*message)
+        else:
+            world.clock.at(left_at, world.transmit, *message)
 
     def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
-        refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
+        if inside_backward():
+            refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
         if self._debt:
             self._pay()
-        world, endpoint = self._world, self._endpoint
-        world.check_losses(self.rank)
+        world, endpoint = self._world, self.endpoint
         whole_tag: Any = tag if self._key is None else (self._key, tag)
+        if world.anyone_gone:
+            world.check_losses(self.rank)
         arrival = endpoint.take(src, whole_tag)
-        if arrival is None:
+        if arrival is None and world.anyone_gone:
             arrival = self._departure(src, tag)
         if arrival is not None:
             return arrival
@@ -148,28 +160,22 @@ class VirtualComm(Comm):
         endpoint.waiters[whole_tag] = waiter
         if deadline is not None:
             world.clock.at(world.clock.now + to_ns(deadline), self._expire, waiter, deadline)
-        arrival = self._suspend(src, tag)
+        began = world.clock.now
+        self.waiting = waiter
+        arrival = pause()
+        self.waiting = None
+        now = world.clock.now
+        sender = arrival.src if arrival.__class__ is Arrival else src
+        self.meter.peers[sender].waited += (now - began) / NS
+        if world.spans is not None:
+            world.spans.append((self.rank, "wait", began, now, sender, 0))
         if isinstance(arrival, ThinwireError):
             raise arrival
         return arrival
 
-    def _suspend(self, src: int, tag: Tag) -> Any:
-        world, began = self._world, self._world.clock.now
-        self.waiting = (src, tag)
-        try:
-            arrival = pause()
-        finally:
-            self.waiting = None
-        elapsed = (world.clock.now - began) / NS
-        sender = arrival.src if isinstance(arrival, Arrival) else src
-        self.meter.peer(sender).waited += elapsed
-        if world.spans is not None:
-            world.spans.append((self.rank, "wait", began, world.clock.now, sender, 0))
-        return arrival
-
     def _departure(self, src: int, tag: Tag) -> Arrival | None:
         """What a wait for the gone gets: a departure, an error, or None while some may come."""
-        world, endpoint = self._world, self._endpoint
+        world, endpoint = self._world, self.endpoint
         if src != ANY:
             gone = world.departed(src)
             if not gone:
@@ -193,9 +199,9 @@ class VirtualComm(Comm):
         )
 
     def _expire(self, waiter: Waiter, deadline: float) -> None:
-        if self._endpoint.waiters.get(waiter.tag) is not waiter:
+        if self.endpoint.waiters.get(waiter.tag) is not waiter:
             return
-        del self._endpoint.waiters[waiter.tag]
+        del self.endpoint.waiters[waiter.tag]
         awaited = "anyone" if waiter.src == ANY else self._world.name(waiter.src)
         waiter.resume(
             DeadlineError(
@@ -221,7 +227,7 @@ class VirtualComm(Comm):
     def _compute(self, work: Work) -> None:
         world = self._world
         began = world.clock.now
-        world.processors[self._endpoint.node].submit(work, lambda: self.resume(None))
+        world.processors[self.endpoint.node].submit(work, lambda: self.resume(None))
         pause()
         elapsed = world.clock.now - began
         self.meter.computed += elapsed / NS
@@ -231,7 +237,7 @@ class VirtualComm(Comm):
     def start(self, program: Callable[[Comm], Any], key: str) -> Task:
         """See `Comm`."""
         whole_key = key if self._key is None else f"{self._key}/{key}"
-        return VirtualTask(self._world, self._endpoint, program, whole_key)
+        return VirtualTask(self._world, self.endpoint, program, whole_key)
 
 
 def _not_running(_: Any) -> None:
@@ -241,9 +247,7 @@ def _not_running(_: Any) -> None:
 class VirtualTask(Task):
     """A started program: another fibre on the same endpoint, its tags under `key`."""
 
-    def __init__(
-        self, world: World, endpoint: Endpoint, program: Callable[[Comm], Any], key: str
-    ):
+    def __init__(self, world: World, endpoint: Endpoint, program: Callable[[Comm], Any], key: str):
         if key in world.task_keys[endpoint.rank]:
             raise InputError(f"rank {endpoint.rank}: a task {key!r} is still running")
         self._world = world
@@ -295,7 +299,7 @@ class VirtualTask(Task):
         if deadline is not None:
             world.clock.at(world.clock.now + to_ns(deadline), self._expire, join, deadline)
         began = world.clock.now
-        comm.waiting = (ANY, f"task {self._key}")
+        comm.waiting = Waiter(comm, ANY, f"the end of task {self._key}", join)
         outcome = pause()
         comm.waiting = None
         comm.meter.peer(ANY).waited += (world.clock.now - began) / NS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -110,5 +109,3 @@ class Processor:
         self._plan()
         for job in finished:
             job.done()
-
-

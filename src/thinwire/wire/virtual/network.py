@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,49 +22,73 @@ from thinwire.cluster import Cluster, Trace
 from thinwire.wire.base import Posted
 from thinwire.wire.virtual.clock import NS, Clock, to_ns
 
-__all__ = ["LOCAL_RATE", "FairNetwork", "Network", "QueueNetwork"]
+__all__ = ["LOCAL_RATE", "FairNetwork", "Network", "QueueNetwork", "VirtualPosted"]
 
 LOCAL_RATE = 10e9
 """Bytes per second between two endpoints of one machine: a copy in memory."""
 
-Deliver = Callable[[], None]
+Deliver = Callable[..., None]
+
+
+class VirtualPosted(Posted):
+    """A posted packet; `left_at` is set where the network knows beforehand when it will leave."""
+
+    left_at: int | None = None
 
 
 class Network(Protocol):
     """Carries messages between nodes."""
 
-    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
-        """Take a message from node `src` to node `dst`, calling `posted.mark_left()` when its
-        last byte has left and `deliver()` when it has arrived."""
+    def send(
+        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, *args: Any
+    ) -> None:
+        """Take a message from node `src` to node `dst`: call `deliver(*args)` when it has arrived,
+        and when its last byte has left `posted.mark_left()`, or tell the time now in `left_at`."""
         ...
 
 
-class _Paths:
-    """Latencies and limits of a cluster, looked up once per pair of nodes."""
+class _Latencies:
+    """One-way latencies in nanoseconds, with the cluster's jitter."""
 
     def __init__(self, cluster: Cluster, seed: int):
-        self.cluster = cluster
-        self._latency: dict[tuple[int, int], int] = {}
+        self._cluster = cluster
+        self._known: dict[tuple[int, int], int] = {}
         self._last: dict[tuple[int, int], int] = {}
         self._rng = np.random.default_rng(seed) if cluster.latency_jitter > 0 else None
 
-    def latency(self, src: int, dst: int) -> int:
-        """One-way nanoseconds, without jitter."""
-        key = (src, dst)
-        found = self._latency.get(key)
-        if found is None:
-            found = self._latency[key] = to_ns(self.cluster.latency(src, dst))
-        return found
-
     def arrival(self, src: int, dst: int, left: int) -> int:
         """When a message that left at `left` arrives; messages of a pair keep their order."""
-        time = left + self.latency(src, dst)
+        latency = self._known.get((src, dst))
+        if latency is None:
+            latency = self._known[src, dst] = to_ns(self._cluster.latency(src, dst))
         if self._rng is None:
-            return time
-        time += to_ns(abs(float(self._rng.normal(0.0, self.cluster.latency_jitter))))
-        time = max(time, self._last.get((src, dst), 0))
+            return left + latency
+        factor = 1.0 + float(self._rng.normal(0.0, self._cluster.latency_jitter))
+        time = max(left + round(latency * max(0.0, factor)), self._last.get((src, dst), 0))
         self._last[src, dst] = time
         return time
+
+
+class _Server:
+    """An egress, an ingress, a site's line or a pair's own path: one message after the other."""
+
+    __slots__ = ("free", "rate", "scale")
+
+    def __init__(self, rate: float, scale: Trace | None = None):
+        self.rate = rate
+        self.scale = scale
+        self.free = 0
+
+    def serve(self, start: int, nbytes: int) -> int:
+        """When `nbytes` that come at `start` or later have passed, after all earlier messages."""
+        if start < self.free:
+            start = self.free
+        if self.scale is None:
+            end = start + math.ceil(nbytes * NS / self.rate)
+        else:
+            end = math.ceil(self.scale.finish(start / NS, nbytes / self.rate) * NS)
+        self.free = end
+        return end
 
 
 class QueueNetwork:
@@ -73,61 +97,58 @@ class QueueNetwork:
     def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
         self._clock = clock
         self._cluster = cluster
-        self._paths = _Paths(cluster, seed)
-        self._egress = [0] * len(cluster.nodes)
-        self._ingress = [0] * len(cluster.nodes)
-        self._sites: dict[tuple[str, str], int] = {}
+        self._latencies = _Latencies(cluster, seed)
+        self._egress = [_Server(n.egress, n.egress_scale) for n in cluster.nodes]
+        self._ingress = [_Server(n.ingress, n.ingress_scale) for n in cluster.nodes]
+        self._sites: dict[tuple[str, str], _Server] = {}
+        self._between: dict[tuple[int, int], tuple[_Server, ...]] = {}
 
-    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
+    def send(
+        self,
+        src: int,
+        dst: int,
+        nbytes: int,
+        posted: VirtualPosted,
+        deliver: Deliver,
+        *args: Any,
+    ) -> None:
         """See `Network`."""
-        clock, nodes = self._clock, self._cluster.nodes
+        clock = self._clock
         if src == dst:
             posted.mark_left()
-            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver)
+            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver, *args)
             return
-        out, into = nodes[src], nodes[dst]
-        start = max(clock.now, self._egress[src])
-        left = _served(start, nbytes, out.egress, out.egress_scale)
-        self._egress[src] = left
-        # The whole message can't get through faster than the slowest part of its path lets it.
-        through = left
-        pair = self._cluster.pair_rate(src, dst)
-        if pair is not None:
-            through = max(through, start + math.ceil(nbytes * NS / pair))
-        through = self._cross_sites(src, dst, start, nbytes, through)
-        latency = self._paths.arrival(src, dst, 0)
-        first = max(start + latency, self._ingress[dst])
-        arrived = max(_served(first, nbytes, into.ingress, into.ingress_scale), through + latency)
-        self._ingress[dst] = arrived
-        clock.at(arrived, deliver)
-        clock.at(left, posted.mark_left)
+        egress = self._egress[src]
+        start = max(clock.now, egress.free)
+        posted.left_at = through = egress.serve(start, nbytes)
+        # A message can't get through faster than the slowest part of its path lets it.
+        for server in self._middle(src, dst):
+            through = max(through, server.serve(start, nbytes))
+        first = self._latencies.arrival(src, dst, start)
+        arrived = max(self._ingress[dst].serve(first, nbytes), through + first - start)
+        self._ingress[dst].free = arrived
+        clock.at(arrived, deliver, *args)
 
-    def _cross_sites(self, src: int, dst: int, start: int, nbytes: int, through: int) -> int:
-        for name, direction, rate in _site_limits(self._cluster, src, dst):
-            free = max(start, self._sites.get((name, direction), 0))
-            done = free + math.ceil(nbytes * NS / rate)
-            self._sites[name, direction] = done
-            through = max(through, done)
-        return through
-
-
-def _served(start: int, nbytes: int, rate: float, scale: Trace | None) -> int:
-    """When a server of `rate` bytes/s, scaled over time, has passed `nbytes` from `start` on."""
-    if scale is None:
-        return start + math.ceil(nbytes * NS / rate)
-    return math.ceil(scale.finish(start / NS, nbytes / rate) * NS)
+    def _middle(self, src: int, dst: int) -> tuple[_Server, ...]:
+        """What a message passes between egress and ingress."""
+        found = self._between.get((src, dst))
+        if found is None:
+            pair = self._cluster.pair_rate(src, dst)
+            parts = [] if pair is None else [_Server(pair)]
+            for name, direction, rate in _site_limits(self._cluster, src, dst):
+                parts.append(self._sites.setdefault((name, direction), _Server(rate)))
+            found = self._between[src, dst] = tuple(parts)
+        return found
 
 
 def _site_limits(cluster: Cluster, src: int, dst: int) -> list[tuple[str, str, float]]:
     """The shared uplink and downlink that a message crosses: (site, direction, bytes/s)."""
-    a, b = cluster.site_of(src), cluster.site_of(dst)
-    if a is b or (a is not None and b is not None and a.name == b.name):
-        return []
+    leaves, enters = cluster.path_sites(src, dst)
     limits = []
-    if a is not None and a.uplink is not None:
-        limits.append((a.name, "up", a.uplink))
-    if b is not None and b.downlink is not None:
-        limits.append((b.name, "down", b.downlink))
+    if leaves is not None and leaves.uplink is not None:
+        limits.append((leaves.name, "up", leaves.uplink))
+    if enters is not None and enters.downlink is not None:
+        limits.append((enters.name, "down", enters.downlink))
     return limits
 
 
@@ -149,13 +170,18 @@ class _Resource:
 class _Flow:
     """A message on its way."""
 
-    __slots__ = ("deliver", "dst", "posted", "rate", "remaining", "resources", "since", "src",
-                 "version")  # fmt: skip
+    __slots__ = (
+        "args", "deliver", "dst", "posted", "rate", "remaining", "resources", "since", "src",
+        "version",
+    )  # fmt: skip
 
-    def __init__(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted):
+    def __init__(
+        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, args: Any
+    ):
         self.src, self.dst = src, dst
         self.remaining = float(nbytes)
         self.deliver = deliver
+        self.args = args
         self.posted = posted
         self.rate = 0.0
         self.since = 0
@@ -169,7 +195,7 @@ class FairNetwork:
     def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
         self._clock = clock
         self._cluster = cluster
-        self._paths = _Paths(cluster, seed)
+        self._latencies = _Latencies(cluster, seed)
         self._egress = [_Resource(n.egress, n.egress_scale) for n in cluster.nodes]
         self._ingress = [_Resource(n.ingress, n.ingress_scale) for n in cluster.nodes]
         self._sites: dict[tuple[str, str], _Resource] = {}
@@ -177,14 +203,16 @@ class FairNetwork:
         self._pairs: dict[tuple[int, int], deque[_Flow]] = {}
         self._dirty: dict[_Resource, None] = {}
 
-    def send(self, src: int, dst: int, nbytes: int, deliver: Deliver, posted: Posted) -> None:
+    def send(
+        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, *args: Any
+    ) -> None:
         """See `Network`."""
         if src == dst:
             posted.mark_left()
             clock = self._clock
-            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver)
+            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver, *args)
             return
-        flow = _Flow(src, dst, nbytes, deliver, posted)
+        flow = _Flow(src, dst, nbytes, posted, deliver, args)
         queue = self._pairs.get((src, dst))
         if queue is None:
             queue = self._pairs[src, dst] = deque()
@@ -245,7 +273,7 @@ class FairNetwork:
         if queue:
             self._begin(queue[0])
         clock = self._clock
-        clock.at(self._paths.arrival(flow.src, flow.dst, clock.now), flow.deliver)
+        clock.at(self._latencies.arrival(flow.src, flow.dst, clock.now), flow.deliver, *flow.args)
         flow.posted.mark_left()
 
     def _share(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,13 +24,13 @@ from thinwire.errors import (
 )
 from thinwire.fibers import Fiber, FiberExit
 from thinwire.seeds import seed_for
-from thinwire.wire.base import ANY, Arrival, Comm, Losses, Posted
+from thinwire.wire.base import ANY, Arrival, Comm, Losses
 from thinwire.wire.faults import FaultPlan, InjectedCrash
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, Clock, to_ns
 from thinwire.wire.virtual.comm import Endpoint, VirtualComm, Waiter, died_error
 from thinwire.wire.virtual.compute import Processor
-from thinwire.wire.virtual.network import FairNetwork, Network, QueueNetwork
+from thinwire.wire.virtual.network import FairNetwork, Network, QueueNetwork, VirtualPosted
 
 __all__ = ["DETECTION", "LinkModel", "World"]
 
@@ -97,10 +98,10 @@ class World:
         self.endpoints = [Endpoint(r, node) for r, node in enumerate(workers + servers)]
         self.task_keys: list[dict[str, None]] = [{} for _ in self.endpoints]
         self.spans: list[tuple[int, str, int, int, int, int]] | None = [] if trace else None
-        self._programs: list[tuple[VirtualComm, Fiber]] = []
+        self._programs: dict[VirtualComm, Fiber] = {}
         self._current: VirtualComm | None = None
-        self._dead: tuple[Endpoint, str] | None = None
         self._known_dead: PeerDiedError | None = None
+        self.anyone_gone = False
 
     @property
     def elapsed(self) -> float:
@@ -131,12 +132,11 @@ class World:
             self.launch(comm, _store(results, endpoint.rank, chosen, comm))
         try:
             self.clock.run()
-            stuck = [(c, f) for c, f in self._programs if f.alive]
-            if stuck:
-                raise DeadlockError(self._describe([c for c, _ in stuck]))
+            if self._programs:
+                raise DeadlockError(self._describe(list(self._programs)))
         finally:
             self.clock.clear()
-            for _, fiber in self._programs:
+            for fiber in self._programs.values():
                 fiber.kill()
             self._programs.clear()
         return results
@@ -144,9 +144,9 @@ class World:
     def launch(self, comm: VirtualComm, program: Callable[[], None]) -> None:
         """Begin a program at the present virtual time."""
         fiber = Fiber(program)
-        comm.resume = lambda value: self._resume(comm, fiber, value)
-        comm._endpoint.programs += 1
-        self._programs.append((comm, fiber))
+        comm.resume = partial(self._resume, comm, fiber)
+        comm.endpoint.programs += 1
+        self._programs[comm] = fiber
         self.clock.at(self.clock.now, comm.resume, None)
 
     def running(self) -> VirtualComm:
@@ -165,8 +165,8 @@ class World:
         finally:
             self._current = outer
         if not fiber.alive:
-            self._programs.remove((comm, fiber))
-            self._ended(comm._endpoint)
+            del self._programs[comm]
+            self._ended(comm.endpoint)
 
     def _failure(self, comm: VirtualComm, error: Exception) -> ThinwireError:
         if self._known_dead is not None and isinstance(error, PeerDiedError):
@@ -177,7 +177,7 @@ class World:
         return WorkerFailedError(comm.rank, f"{where}: {type(error).__name__}: {error}")
 
     def transmit(
-        self, src: Endpoint, dst: int, packet: Packet, nbytes: int, tag: Any, posted: Posted
+        self, src: Endpoint, dst: int, packet: Packet, nbytes: int, tag: Any, posted: VirtualPosted
     ) -> None:
         """Put a posted packet on the network now."""
         delay: float | None = 0.0
@@ -187,25 +187,20 @@ class World:
         if src.gone == "died" or (target.gone and self.losses == "elastic"):
             posted.mark_left()
             return
-        counter = src.meter.local if src.node == target.node else src.meter.peer(dst)
+        counter = src.meter.local if src.node == target.node else src.meter.peers[dst]
         counter.sent += nbytes
         counter.messages_sent += 1
         if delay is None:
             posted.mark_left()
             return
         src.in_flight += 1
-        began = self.clock.now
-
-        def deliver() -> None:
-            self._deliver(src, target, packet, nbytes, tag, began)
-
+        now = self.clock.now
+        journey = (src.node, target.node, nbytes, posted, self._deliver)
+        message = (src, target, packet, nbytes, tag, now)
         if delay:
-            send = self.network.send
-            self.clock.at(
-                self.clock.now + to_ns(delay), send, src.node, target.node, nbytes, deliver, posted
-            )
+            self.clock.at(now + to_ns(delay), self.network.send, *journey, *message)
         else:
-            self.network.send(src.node, target.node, nbytes, deliver, posted)
+            self.network.send(*journey, *message)
 
     def _deliver(
         self, src: Endpoint, dst: Endpoint, packet: Packet, nbytes: int, tag: Any, began: int
@@ -215,7 +210,7 @@ class World:
             self.spans.append((src.rank, "send", began, self.clock.now, dst.rank, nbytes))
         if dst.gone:
             return
-        counter = dst.meter.local if src.node == dst.node else dst.meter.peer(src.rank)
+        counter = dst.meter.local if src.node == dst.node else dst.meter.peers[src.rank]
         counter.received += nbytes
         counter.messages_received += 1
         arrival = Arrival(src.rank, tag, packet, self.clock.now / NS)
@@ -247,16 +242,16 @@ class World:
         endpoint.programs -= 1
         if endpoint.programs == 0 and not endpoint.gone:
             endpoint.gone = "finished"
+            self.anyone_gone = True
             if endpoint.in_flight == 0:
                 self._announce(endpoint)
 
     def _died(self, comm: VirtualComm, why: str) -> None:
-        endpoint = comm._endpoint
+        endpoint = comm.endpoint
         endpoint.gone = "died"
-        for other, fiber in list(self._programs):
-            if other._endpoint is endpoint and other is not comm:
-                fiber.kill()
-                self._programs.remove((other, fiber))
+        self.anyone_gone = True
+        for other in [c for c in self._programs if c.endpoint is endpoint and c is not comm]:
+            self._programs.pop(other).kill()
         self.clock.at(self.clock.now + to_ns(DETECTION), self._notice, endpoint, why)
 
     def _notice(self, dead: Endpoint, why: str) -> None:
@@ -302,7 +297,8 @@ class World:
     def _describe(self, stuck: list[VirtualComm]) -> str:
         lines = [f"deadlock at virtual time {self.elapsed:.6f} s: no message is on its way and"]
         for comm in stuck:
-            src, tag = comm.waiting or (ANY, "?")
+            assert comm.waiting is not None
+            src, tag = comm.waiting.src, comm.waiting.tag
             whom = "anyone" if src == ANY else self.name(src)
             lines.append(
                 f"  {self.name(comm.rank)} waits for {whom} (tag {tag!r}, step {comm.step})"

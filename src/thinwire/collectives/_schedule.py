@@ -1,0 +1,177 @@
+"""Who sends what to whom, as data: what `costs` evaluates where no closed form exists.
+
+A schedule lists each rank's operations in order. `elapsed_ns` runs one on an idle uniform network
+in which each egress and each ingress serves first come, first served, cut-through: the recurrence
+of the `queue` link model, without the virtual cluster. `sent_bytes` adds up what each rank sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+__all__ = [
+    "Op",
+    "Schedule",
+    "broadcast",
+    "elapsed_ns",
+    "halving_doubling",
+    "halves",
+    "power_below",
+    "reduce",
+    "sent_bytes",
+    "tree_children",
+]
+
+Op: TypeAlias = tuple[str, int, int]
+"""("send", destination, bytes) or ("recv", source, 0)."""
+
+Schedule: TypeAlias = list[list[Op]]
+
+
+def power_below(num_workers: int) -> int:
+    """The largest power of two that is not above `num_workers`."""
+    return 1 << (num_workers.bit_length() - 1)
+
+
+def halves(low: int, high: int) -> int:
+    """Where halving-doubling splits the elements low..high-1; the lower part is never smaller."""
+    return low + (high - low + 1) // 2
+
+
+def tree_children(position: int, num_workers: int) -> list[int]:
+    """Children of a position in the binomial tree rooted at 0, the nearest first.
+
+    The parent of a position is the position without its lowest set bit.
+
+    >>> tree_children(0, 6), tree_children(4, 6)
+    ([1, 2, 4], [5])
+    """
+    children, step = [], 1
+    while position + step < num_workers and not position & step:
+        children.append(position + step)
+        step *= 2
+    return children
+
+
+def reduce(num_workers: int, nbytes: int) -> Schedule:
+    """Binomial reduction to rank 0: nearest children first, then on to the parent."""
+    schedule: Schedule = []
+    for rank in range(num_workers):
+        ops: list[Op] = [("recv", child, 0) for child in tree_children(rank, num_workers)]
+        if rank:
+            ops.append(("send", rank & (rank - 1), nbytes))
+        schedule.append(ops)
+    return schedule
+
+
+def broadcast(num_workers: int, nbytes: int) -> Schedule:
+    """Binomial broadcast from rank 0: the farthest child first."""
+    schedule: Schedule = []
+    for rank in range(num_workers):
+        ops: list[Op] = [("recv", rank & (rank - 1), 0)] if rank else []
+        children = tree_children(rank, num_workers)
+        ops += [("send", child, nbytes) for child in reversed(children)]
+        schedule.append(ops)
+    return schedule
+
+
+def halving_doubling(num_workers: int, numel: int, message: Callable[[int], int]) -> Schedule:
+    """Rabenseifner's all-reduce, as `dense` runs it.
+
+    Args:
+        message: bytes of a packet with that many elements; empty ones are not sent.
+    """
+    core = power_below(num_workers)
+    extra = num_workers - core
+    schedule: Schedule = [[] for _ in range(num_workers)]
+    if not numel:
+        return schedule
+    for rank in range(0, 2 * extra, 2):
+        schedule[rank] = [("send", rank + 1, message(numel)), ("recv", rank + 1, 0)]
+    for place in range(core):
+        rank, ops = core_rank(place, extra), []
+        if place < extra:
+            ops.append(("recv", rank - 1, 0))
+        ops += _core_ops(place, core, extra, numel, message)
+        if place < extra:
+            ops.append(("send", rank - 1, message(numel)))
+        schedule[rank] = ops
+    return schedule
+
+
+def core_rank(place: int, extra: int) -> int:
+    """The rank that holds a place among the power-of-two core when `extra` ranks were folded."""
+    return 2 * place + 1 if place < extra else place + extra
+
+
+def _core_ops(
+    place: int, core: int, extra: int, numel: int, message: Callable[[int], int]
+) -> list[Op]:
+    ops: list[Op] = []
+    low, high = 0, numel
+    levels = []
+    distance = core // 2
+    while distance:
+        peer, middle = core_rank(place ^ distance, extra), halves(low, high)
+        mine, theirs = middle - low, high - middle
+        low, high = (low, middle) if not place & distance else (middle, high)
+        if place & distance:
+            mine, theirs = theirs, mine
+        ops += _pair(peer, message(theirs) if theirs else 0, bool(mine))
+        levels.append((peer, mine, theirs))
+        distance //= 2
+    for peer, mine, theirs in reversed(levels):
+        ops += _pair(peer, message(mine) if mine else 0, bool(theirs))
+    return ops
+
+
+def _pair(peer: int, nbytes: int, receives: bool) -> list[Op]:
+    ops: list[Op] = [("send", peer, nbytes)] if nbytes else []
+    return [*ops, ("recv", peer, 0)] if receives else ops
+
+
+def sent_bytes(schedule: Schedule) -> tuple[int, ...]:
+    """Bytes that each rank sends."""
+    return tuple(sum(n for what, _, n in ops if what == "send") for ops in schedule)
+
+
+def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int], int]) -> int:
+    """Nanoseconds until every rank has finished; all start at 0.
+
+    Args:
+        transfer_ns: nanoseconds in which a link passes that many bytes.
+    """
+    num_workers = len(schedule)
+    egress, ingress = [0] * num_workers, [0] * num_workers
+    at = [0] * num_workers  # next operation of each rank
+    boxes: list[dict[int, int]] = [{} for _ in range(num_workers)]  # messages come, by source
+    events: list[tuple[int, int, int, int]] = []  # time, serial, source, destination
+    serial = end = 0
+
+    def run(rank: int, now: int) -> None:
+        nonlocal serial
+        ops, box = schedule[rank], boxes[rank]
+        while at[rank] < len(ops):
+            what, peer, nbytes = ops[at[rank]]
+            if what == "recv":
+                if not box.get(peer):
+                    return
+                box[peer] -= 1
+            else:
+                start, transfer = max(now, egress[rank]), transfer_ns(nbytes)
+                egress[rank] = start + transfer
+                ingress[peer] = max(start + latency_ns, ingress[peer]) + transfer
+                serial += 1
+                heappush(events, (ingress[peer], serial, rank, peer))
+            at[rank] += 1
+
+    for rank in range(num_workers):
+        run(rank, 0)
+    while events:
+        end, _, src, dst = heappop(events)
+        boxes[dst][src] = boxes[dst].get(src, 0) + 1
+        run(dst, end)
+    assert all(at[r] == len(schedule[r]) for r in range(num_workers)), "a schedule that waits"
+    return end

@@ -1,0 +1,170 @@
+"""How many bytes each rank sends in a collective: the other half of `costs`.
+
+Every function has the name and the arguments of its companion in `costs`, without latency and rate,
+and returns a tuple, by rank, of the bytes that `Meter.sent` counts. A plan may quote their maximum
+or mean; a run quotes its meters.
+"""
+
+from __future__ import annotations
+
+from thinwire.collectives import _schedule as schedule
+from thinwire.collectives.costs import blocks_by_round, check_size, packets_of, rounds
+from thinwire.wire.packet import header_nbytes
+
+__all__ = [
+    "all_gather_doubling",
+    "all_gather_ring",
+    "all_gather_sparse",
+    "all_reduce_halving_doubling",
+    "all_reduce_ring",
+    "all_reduce_tree",
+    "barrier",
+    "broadcast",
+    "gather",
+    "gtopk_tree",
+    "parameter_server",
+    "reduce",
+    "reduce_scatter_ring",
+]
+
+
+def _size(payload: int, num_buffers: int, header: bool) -> int:
+    return payload + (header_nbytes(num_buffers) if header else 0)
+
+
+def _dense(numel: int, itemsize: int, header: bool) -> int:
+    """Bytes of a packet with a dense tensor; an empty one is not sent."""
+    return _size(numel * itemsize, 1, header) if numel else 0
+
+
+def _chunks(num_workers: int, numel: int, itemsize: int, header: bool) -> list[int]:
+    """Bytes of the ring's chunks as packets."""
+    small, larger = divmod(numel, num_workers)
+    counts = [small + (c < larger) for c in range(num_workers)]
+    return [_dense(n, itemsize, header) for n in counts]
+
+
+def all_reduce_ring(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """2((P-1)/P)·n each, to within a chunk."""
+    check_size(num_workers, numel)
+    chunks = _chunks(num_workers, numel, itemsize, header)
+    whole = sum(chunks)
+    # Each rank passes on all chunks twice, but never the one whose last stop it is.
+    return tuple(
+        2 * whole - chunks[r] - chunks[(r + 1) % num_workers] if num_workers > 1 else 0
+        for r in range(num_workers)
+    )
+
+
+def reduce_scatter_ring(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """((P-1)/P)·n each, to within a chunk."""
+    check_size(num_workers, numel)
+    chunks = _chunks(num_workers, numel, itemsize, header)
+    return tuple(sum(chunks) - chunk for chunk in chunks)
+
+
+def all_reduce_halving_doubling(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """2((P-1)/P)·n at powers of two; otherwise the folded ranks send n, their partners n more."""
+    check_size(num_workers, numel)
+    plan = schedule.halving_doubling(
+        num_workers, numel, lambda n: _dense(n, itemsize, header)
+    )
+    return schedule.sent_bytes(plan)
+
+
+def _tree(num_workers: int, nbytes: int) -> tuple[int, ...]:
+    up = schedule.sent_bytes(schedule.reduce(num_workers, nbytes))
+    down = schedule.sent_bytes(schedule.broadcast(num_workers, nbytes))
+    return tuple(a + b for a, b in zip(up, down, strict=True))
+
+
+def all_reduce_tree(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """n from a leaf, ceil(log2 P)·n from the root."""
+    check_size(num_workers, numel)
+    return _tree(num_workers, _dense(numel, itemsize, header))
+
+
+def reduce(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """n from every rank but the root, here rank 0."""
+    check_size(num_workers, numel)
+    nbytes = _dense(numel, itemsize, header)
+    return schedule.sent_bytes(schedule.reduce(num_workers, nbytes))
+
+
+def broadcast(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """n per child in the tree, here with root 0."""
+    check_size(num_workers, numel)
+    nbytes = _dense(numel, itemsize, header)
+    return schedule.sent_bytes(schedule.broadcast(num_workers, nbytes))
+
+
+def gather(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """n from every rank but the root, here rank 0."""
+    check_size(num_workers, numel)
+    nbytes = _dense(numel, itemsize, header)
+    return (0, *[nbytes] * (num_workers - 1))
+
+
+def parameter_server(
+    num_remote: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """n from each remote worker; last, R·n from the server."""
+    check_size(num_remote + 1, numel)
+    nbytes = _dense(numel, itemsize, header)
+    return (*[nbytes] * num_remote, num_remote * nbytes)
+
+
+def all_gather_ring(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """(P-1)·n each."""
+    check_size(num_workers, numel)
+    return ((num_workers - 1) * _dense(numel, itemsize, header),) * num_workers
+
+
+def all_gather_doubling(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """(P-1)·n each, in ceil(log2 P) packets."""
+    check_size(num_workers, numel)
+    sent = sum(_dense(numel * blocks, itemsize, header) for blocks in blocks_by_round(num_workers))
+    return (sent,) * num_workers
+
+
+def all_gather_sparse(
+    num_workers: int, k: int, *, itemsize: int = 8, header: bool = True
+) -> tuple[int, ...]:
+    """(P-1)·8k each."""
+    check_size(num_workers, k)
+    sent = 0
+    for blocks in blocks_by_round(num_workers):
+        sent += sum(_size(k * itemsize * n, 2 * n, header) for n in packets_of(blocks))
+    return (sent,) * num_workers
+
+
+def gtopk_tree(
+    num_workers: int, k: int, *, itemsize: int = 8, header: bool = True
+) -> tuple[int, ...]:
+    """8k from a leaf, ceil(log2 P)·8k from rank 0."""
+    check_size(num_workers, k)
+    return _tree(num_workers, _size(k * itemsize, 2, header))
+
+
+def barrier(num_workers: int, *, header: bool = True) -> tuple[int, ...]:
+    """ceil(log2 P) empty packets each."""
+    check_size(num_workers, 0)
+    return (rounds(num_workers) * _size(0, 0, header),) * num_workers

@@ -1,0 +1,268 @@
+"""Line charts as inline SVG: colours are CSS variables, so one picture serves light, dark and print.
+
+A chart is drawn once for wide and once for narrow screens, since text in a scaled picture would be
+too small to read on a phone. Lines differ by colour, dash and end marker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from thinwire.report.curves import Curve
+from thinwire.units import format_count
+
+__all__ = ["Axis", "Chart", "Scale", "line_chart", "marker", "ticks"]
+
+DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
+_LABEL_HEIGHT = 15
+_LABEL_EM = 7.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Data to pixels, linear or logarithmic.
+
+    >>> Scale(low=0.0, high=10.0, start=0.0, end=100.0)(5.0)
+    50.0
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        if self.log:
+            value = max(value, self.low)
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """What an axis shows: its title, its range and how its numbers are written."""
+
+    title: str
+    low: float
+    high: float
+    log: bool = False
+    words: Callable[[float], str] = format_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A drawn chart and what a hover needs: the plot's box and the axes' ranges."""
+
+    svg: str
+    geometry: dict[str, float | bool]
+
+
+def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]:
+    """Round numbers that divide a range.
+
+    >>> ticks(0.0, 11.0, 5)
+    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    >>> ticks(0.5, 200.0, 5, log=True)
+    [1.0, 10.0, 100.0]
+    """
+    if log:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        for steps in ((1, 2, 5), (1, 3), (1,)):
+            found = [
+                step * 10.0**power
+                for power in range(first, last + 1)
+                for step in steps
+                if low * 0.999 <= step * 10.0**power <= high * 1.001
+            ]
+            if len(found) <= count + 1:
+                return found
+        return found[:: max(1, math.ceil(len(found) / count))]
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    begin = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(begin, math.floor(high / step + 1e-9) + 1)]
+
+
+def marker(shape: int, x: float, y: float, size: float, css: str) -> str:
+    """A small mark that tells lines apart without colour: one of eight shapes."""
+    s = size
+    paths = (
+        f"M{x - s:.1f} {y:.1f}a{s} {s} 0 1 0 {2 * s} 0a{s} {s} 0 1 0 {-2 * s} 0z",
+        f"M{x - s:.1f} {y - s:.1f}h{2 * s}v{2 * s}h{-2 * s}z",
+        f"M{x:.1f} {y - 1.2 * s:.1f}l{1.2 * s} {2.1 * s}h{-2.4 * s}z",
+        f"M{x:.1f} {y - 1.3 * s:.1f}l{1.3 * s} {1.3 * s}l{-1.3 * s} {1.3 * s}l{-1.3 * s} "
+        f"{-1.3 * s}z",
+        f"M{x:.1f} {y + 1.2 * s:.1f}l{1.2 * s} {-2.1 * s}h{-2.4 * s}z",
+        f"M{x - s:.1f} {y - 0.4 * s:.1f}h{2 * s}v{0.8 * s}h{-2 * s}z",
+        f"M{x - 0.4 * s:.1f} {y - s:.1f}h{0.8 * s}v{2 * s}h{-0.8 * s}z",
+        f"M{x - s:.1f} {y + s:.1f}v{-2 * s}l{2 * s} {2 * s}z",
+    )
+    return f'<path class="{css}" d="{paths[shape % len(paths)]}"/>'
+
+
+def line_chart(
+    curves: Sequence[Curve],
+    styles: Mapping[str, int],
+    x_axis: Axis,
+    y_axis: Axis,
+    *,
+    width: int,
+    height: int,
+    name: str,
+    target: float | None = None,
+    crossings: Mapping[str, float] | None = None,
+) -> Chart:
+    """Mean lines with their bands, the target, where it is crossed, and a label at each line's end.
+
+    Args:
+        curves: what to draw.
+        styles: label to number, for colour, dash and marker.
+        width, height: of the picture, in its own pixels.
+        name: said to screen readers, and unique on the page.
+        target: a horizontal line.
+        crossings: label to the x at which the target is reached.
+    """
+    left, right, top, bottom = (58, 96, 14, 46) if width > 500 else (46, 14, 12, 42)
+    x = Scale(low=x_axis.low, high=x_axis.high, start=left, end=width - right, log=x_axis.log)
+    y = Scale(low=y_axis.low, high=y_axis.high, start=height - bottom, end=top, log=y_axis.log)
+    clip = f"clip-{name}-{width}"
+    body = [
+        f'<clipPath id="{clip}"><rect x="{left}" y="{top - 4}" width="{width - left - right + 4}" '
+        f'height="{height - top - bottom + 4}"/></clipPath>',
+        _frame(x_axis, y_axis, x, y, width, height),
+    ]
+    if target is not None and y_axis.low < target < y_axis.high:
+        body.append(_target_line(x, y, target))
+    body.append(f'<g clip-path="url(#{clip})">')
+    body += [_band(curve, x, y, styles[curve.label]) for curve in curves]
+    body += [_line(curve, x, y, styles[curve.label]) for curve in curves]
+    body.append("</g>")
+    for label, at in (crossings or {}).items():
+        if target is not None:
+            style = styles[label]
+            body.append(marker(style, x(at), y(target), 4.5, f"mark s{style}"))
+    body.append(_end_labels(curves, styles, x, y, width))
+    body.append(f'<line class="cursor" y1="{top}" y2="{height - bottom}" hidden="hidden"/>')
+    svg = (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">'
+        f"{''.join(body)}</svg>"
+    )
+    geometry: dict[str, float | bool] = {
+        "left": left,
+        "right": width - right,
+        "low": x_axis.low,
+        "high": x_axis.high,
+        "log": x_axis.log,
+        "width": width,
+    }
+    return Chart(svg=svg, geometry=geometry)
+
+
+def _frame(x_axis: Axis, y_axis: Axis, x: Scale, y: Scale, width: int, height: int) -> str:
+    parts = []
+    small = width <= 500
+    for value in ticks(y_axis.low, y_axis.high, 5, y_axis.log):
+        at = y(value)
+        parts.append(
+            f'<line class="grid" x1="{x.start}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="tick" x="{x.start - 7}" y="{at + 4:.1f}" text-anchor="end">'
+            f"{escape(y_axis.words(value))}</text>"
+        )
+    for value in ticks(x_axis.low, x_axis.high, 4 if small else 8, x_axis.log):
+        at = x(value)
+        parts.append(
+            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{y.start}" y2="{y.start + 5}"/>'
+            f'<text class="tick" x="{at:.1f}" y="{y.start + 18}" text-anchor="middle">'
+            f"{escape(x_axis.words(value))}</text>"
+        )
+    parts.append(
+        f'<line class="base" x1="{x.start}" x2="{x.end}" y1="{y.start}" y2="{y.start}"/>'
+        f'<text class="axis" x="{(x.start + x.end) / 2:.0f}" y="{height - 6}" '
+        f'text-anchor="middle">{escape(x_axis.title)}</text>'
+    )
+    return "".join(parts)
+
+
+def _target_line(x: Scale, y: Scale, target: float) -> str:
+    at = y(target)
+    return (
+        f'<line class="target" x1="{x.start}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        f'<text class="tick halo" x="{x.start + 5}" y="{at - 5:.1f}">'
+        f"target {target * 100:.1f} %</text>"
+    )
+
+
+def _still(curve: Curve) -> bool:
+    """A method that sends nothing stands still on the axis of bytes."""
+    return curve.x[0] == curve.x[-1] == 0.0
+
+
+def _band(curve: Curve, x: Scale, y: Scale, style: int) -> str:
+    if curve.num_seeds < 2 or _still(curve):
+        return ""
+    upper = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.high, strict=True)]
+    lower = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.low, strict=True)]
+    return f'<path class="band s{style}" d="M{"L".join(upper + lower[::-1])}z"/>'
+
+
+def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
+    dash = DASHES[style % len(DASHES)]
+    attribute = f' stroke-dasharray="{dash}"' if dash else ""
+    if _still(curve):
+        at = y(curve.mean[-1])
+        path = f"M{x.start} {at:.1f}H{x.end}"
+    else:
+        points = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.mean, strict=True)]
+        path = f"M{'L'.join(points)}"
+    faint = " partial" if curve.partial else ""
+    return f'<path class="line{faint} s{style}"{attribute} d="{path}"/>'
+
+
+def _end_labels(
+    curves: Sequence[Curve], styles: Mapping[str, int], x: Scale, y: Scale, width: int
+) -> str:
+    """A marker at each end; a label beside it where it hides no other label."""
+    taken: list[tuple[float, float, float]] = []
+    parts = []
+    lowest, highest = y.start, y.end
+    order = sorted(curves, key=lambda curve: (-_end(curve, x), -curve.mean[-1]))
+    for curve in order:
+        style = styles[curve.label]
+        at_x, at_y = _end(curve, x), y(curve.mean[-1])
+        at_y = min(max(at_y, highest), lowest)
+        parts.append(marker(style, at_x, at_y, 4.0, f"mark s{style}"))
+        if width <= 500:
+            continue
+        length = len(curve.label) * _LABEL_EM + 8
+        for step in range(24):
+            shift = (step + 1) // 2 * _LABEL_HEIGHT * (1 if step % 2 else -1)
+            place = at_y + shift
+            inside = highest + 4 <= place <= lowest - 4
+            if inside and not any(
+                abs(place - other_y) < _LABEL_HEIGHT
+                and at_x < other_x + other_length
+                and other_x < at_x + length
+                for other_x, other_y, other_length in taken
+            ):
+                break
+        taken.append((at_x, place, length))
+        if abs(place - at_y) > 2:
+            parts.append(
+                f'<path class="leader" d="M{at_x + 5:.1f} {at_y:.1f}L{at_x + 10:.1f} {place:.1f}"/>'
+            )
+        parts.append(
+            f'<text class="name halo" x="{at_x + 12:.1f}" y="{place + 4:.1f}">'
+            f"{escape(curve.label)}</text>"
+        )
+    return "".join(parts)
+
+
+def _end(curve: Curve, x: Scale) -> float:
+    return x.end if _still(curve) else x(curve.x[-1])

@@ -1,0 +1,235 @@
+"""One honest sentence, and the words below the table.
+
+The sentence may be "use one machine". It names the soonest method that reached the target on every
+seed, against plain DDP (`ssgd`) and against the fastest machine by itself (`alone`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from thinwire.report.compare import Comparison, MethodSummary, tied
+from thinwire.report.reader import Record
+from thinwire.report.words import accuracy_words, join_words, sooner_words, time_words
+
+__all__ = ["plan_verdict", "remarks", "verdict"]
+
+_ACCURACY_LOSS = 0.01
+_NAMES = {"ssgd": "plain DDP", "alone": "one machine"}
+
+
+def verdict(comparison: Comparison) -> str:
+    """The sentence for a comparison."""
+    if comparison.target is None or not any(row.seeds for row in comparison.rows):
+        return "No verdict: no run has finished."
+    ranked = comparison.ranked
+    if not ranked:
+        return _nothing_reached(comparison)
+    # Among those too close to call, the simplest wins: one machine, then plain DDP.
+    first = ranked[0]
+    close = [row for row in ranked if row is first or _tie(row, first)]
+    for base in ("alone", "ssgd"):
+        label = comparison.baselines.get(base)
+        simple = next((row for row in close if row.label == label), None)
+        if simple is not None:
+            return _use_baseline(comparison, base, simple)
+    return _use_method(comparison, first, close)
+
+
+def plan_verdict(
+    step_times: Mapping[str, float], *, dense: str = "ssgd", one: str = "alone"
+) -> str:
+    """The same sentence for predicted times, where nothing is learned and no seeds differ.
+
+    Args:
+        step_times: label to predicted seconds for the same number of samples, above 0.
+        dense: the label of plain DDP.
+        one: the label of the fastest machine by itself.
+
+    >>> plan_verdict({"alone": 1.0, "ssgd": 2.0, "gtopk": 0.5})
+    'gtopk: 4.0× faster than plain DDP and 2.0× faster than one machine.'
+    >>> plan_verdict({"alone": 1.0, "ssgd": 2.0})
+    'Use one machine: it is 2.0× faster than plain DDP.'
+    """
+    if not step_times:
+        return "No verdict: no method could be predicted."
+    names = {one: _NAMES["alone"], dense: _NAMES["ssgd"]}
+    best = min(step_times, key=lambda label: step_times[label])
+    limit = step_times[best] * 1.02
+    chosen = next((label for label in names if step_times.get(label, limit + 1) <= limit), best)
+    others = [label for label in (dense, one) if label in step_times and label != chosen]
+    if chosen in names and len(step_times) > 1:
+        rival = min((label for label in step_times if label != chosen), key=step_times.__getitem__)
+        others = list(dict.fromkeys([rival, *others]))
+    phrases = [
+        sooner_words(step_times[label] / step_times[chosen], names.get(label, label), "faster")
+        for label in others
+    ]
+    told = join_words(phrases) or f"{time_words(step_times[chosen])}, nothing to compare with"
+    if chosen == one:
+        return f"Use one machine: it is {told}."
+    if chosen == dense:
+        return f"Plain DDP is fine here: it is {told}."
+    return f"{chosen}: {told}."
+
+
+def _tie(first: MethodSummary, second: MethodSummary) -> bool:
+    return bool(first.time and second.time and tied(first.time, second.time))
+
+
+def _nothing_reached(comparison: Comparison) -> str:
+    known = [row for row in comparison.rows if row.final is not None]
+    if not known:
+        return f"Nothing reached the target of {comparison.target}: every run failed."
+    top = max(known, key=lambda row: row.final.mean if row.final else 0.0)
+    partly = [row for row in comparison.rows if row.hits]
+    some = f" on every seed ({_partly(partly)})" if partly else ""
+    final = accuracy_words(top.final.mean if top.final else None)
+    return (
+        f"Nothing reached the target of {comparison.target}{some}: the best final accuracy is "
+        f"{top.label}'s, {final}. Train longer, or lower the target."
+    )
+
+
+def _partly(rows: list[MethodSummary]) -> str:
+    return join_words([f"{row.label} on {row.hits} of {len(row.times)}" for row in rows])
+
+
+def _use_baseline(comparison: Comparison, base: str, row: MethodSummary) -> str:
+    opening = (
+        "Use one machine: it reaches" if base == "alone" else "Plain DDP is fine here: it reaches"
+    )
+    rivals = [rival for rival in comparison.ranked if rival is not row]
+    other = comparison.baselines.get("ssgd" if base == "alone" else "alone")
+    told: list[str] = []
+    if rivals:
+        rival = next((each for each in rivals if each.label != other), rivals[0])
+        for each in dict.fromkeys([rival.label, *([other] if other else [])]):
+            told.append(_against(comparison, row, comparison.row(each)))
+    elif len(comparison.rows) > 1:
+        told.append("and no other method reached it on every seed")
+    else:
+        told.append(
+            f"after {time_words(row.time.median if row.time else None)}; "
+            "nothing ran to compare it with"
+        )
+    return f"{opening} {comparison.target} {_joined(told)}."
+
+
+def _use_method(comparison: Comparison, row: MethodSummary, close: list[MethodSummary]) -> str:
+    told = [
+        _against(comparison, row, comparison.row(comparison.baselines[base]))
+        for base in ("ssgd", "alone")
+        if base in comparison.baselines
+    ]
+    if not told:
+        told = [f"after {time_words(row.time.median if row.time else None)}"]
+        rest = [rival for rival in comparison.ranked if rival is not row]
+        if rest:
+            told = [_against(comparison, row, rest[0])]
+    ties = [each.label for each in close if each is not row]
+    tie = f"; {join_words(ties)} about as soon" if ties else ""
+    return f"{row.label} reaches {comparison.target} {_joined(told)}{tie}{_loss(comparison, row)}."
+
+
+def _against(comparison: Comparison, row: MethodSummary, other: MethodSummary) -> str:
+    base = next((b for b, label in comparison.baselines.items() if label == other.label), "")
+    name = _NAMES.get(base, other.label)
+    if row.time is None or other.time is None:
+        return f"; {name} did not reach it" + ("" if not other.hits else " on every seed")
+    if tied(row.time, other.time):
+        return f"about as soon as {name}"
+    return sooner_words(other.time.median / row.time.median, name)
+
+
+def _joined(told: list[str]) -> str:
+    plain = [each for each in told if not each.startswith(";")]
+    missed = [each[2:] for each in told if each.startswith(";")]
+    text = join_words(plain)
+    if missed and plain:
+        return f"{text}; {join_words(missed)}"
+    return text or f"({join_words(missed)})"
+
+
+def _loss(comparison: Comparison, row: MethodSummary) -> str:
+    """Sooner at the target is not better at the end: a clear loss is said in the same sentence."""
+    bases = [comparison.row(label) for label in comparison.baselines.values()]
+    finals = [base.final for base in bases if base.final is not None]
+    if row.final is None or not finals:
+        return ""
+    top = max(finals, key=lambda final: final.mean)
+    loss = top.mean - row.final.mean
+    if loss < _ACCURACY_LOSS or top.low <= row.final.high:
+        return ""
+    return f", but its final accuracy is {loss * 100:.1f} points lower"
+
+
+def remarks(comparison: Comparison, record: Record) -> list[str]:
+    """Ties, misses, failures and what was left out, a sentence each."""
+    return [
+        *_tie_remarks(comparison),
+        *_miss_remarks(comparison),
+        *_failure_remarks(record),
+        *_record_remarks(comparison, record),
+    ]
+
+
+def _tie_remarks(comparison: Comparison) -> list[str]:
+    pairs = [
+        f"{a.label} and {b.label}" for a, b in combinations(comparison.ranked, 2) if _tie(a, b)
+    ]
+    if not pairs:
+        return []
+    return [
+        f"Tie in time to the target: {'; '.join(pairs)} "
+        "(the seeds' ranges overlap, or the medians are within 2 %)."
+    ]
+
+
+def _miss_remarks(comparison: Comparison) -> list[str]:
+    told = []
+    for row in comparison.rows:
+        if row.times and row.time is None:
+            best = accuracy_words(row.best.low) if row.best else ""
+            low = f"; the worst seed's best accuracy is {best}" if best and not row.failed else ""
+            told.append(
+                f"Miss: {row.label} reached the target on {row.hits} of {len(row.times)} "
+                f"seeds{low}. It gets no time and no speed-up."
+            )
+    return told
+
+
+def _failure_remarks(record: Record) -> list[str]:
+    told = []
+    for run in record.runs:
+        name = f"{run.start.label}, seed {run.start.seed}"
+        if run.status == "failed":
+            why = run.end.error if run.end and run.end.error else "no reason recorded"
+            told.append(f"Failed: {name}: {why.rstrip('.')}.")
+        elif run.status != "ok":
+            told.append(
+                f"Interrupted: {name}, after {time_words(run.time)} of its own time; "
+                "it is left out of every number."
+            )
+        elif run.end is not None and not run.end.agree:
+            told.append(f"Replicas of {name} ended with different parameters.")
+    return told
+
+
+def _record_remarks(comparison: Comparison, record: Record) -> list[str]:
+    told = []
+    if comparison.rows and all(len(row.seeds) <= 1 for row in comparison.rows):
+        told.append("One seed only: no spread is known, so small differences may be chance.")
+    notes: dict[str, list[str]] = {}
+    for run in record.runs:
+        for note in run.notes:
+            where = f"{run.start.label} seed {run.start.seed}"
+            notes.setdefault(note.text, []).append(where)
+    for text, where in notes.items():
+        shown = where if len(where) <= 3 else [*where[:2], f"{len(where) - 2} more runs"]
+        told.append(f"Note from {join_words(list(dict.fromkeys(shown)))}: {text.rstrip('.')}.")
+    if record.superseded:
+        told.append(f"{record.superseded} earlier tries of runs that were run again are left out.")
+    told += [f"Record: {warning}." for warning in record.warnings]
+    return told
