@@ -42,7 +42,7 @@ __all__ = [
     "parse_time",
 ]
 
-Quantity: TypeAlias = Literal["compute", "power", "rate", "size", "time"]
+Quantity: TypeAlias = Literal["byte_rate", "compute", "power", "rate", "size", "time"]
 
 # Enough for every float times every prefix without rounding: shortest reprs have 17 digits.
 _DECIMAL = Context(prec=60)
@@ -153,6 +153,10 @@ def _ladder(base: str, size: str, prefixes: str) -> tuple[tuple[str, Decimal], .
     return tuple((p.strip() + base, Decimal(size) * 1000**i) for i, p in enumerate(prefixes))
 
 
+_RATE_UNITS = (
+    "bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s (b for bit) or B/s, kB/s, MB/s, GB/s, TB/s, KiB/s, "
+    "MiB/s, GiB/s"
+)
 _DIMENSIONS: dict[Quantity, _Dimension] = {
     "time": _Dimension(
         name="time",
@@ -164,10 +168,16 @@ _DIMENSIONS: dict[Quantity, _Dimension] = {
     "rate": _Dimension(
         name="rate",
         example="100 Mbit/s",
-        units="bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s (b for bit) or B/s, kB/s, MB/s, GB/s, TB/s, "
-        "KiB/s, MiB/s, GiB/s",
+        units=_RATE_UNITS,
         resolve=_rate_unit,
         ladder=_ladder("bit/s", "0.125", " kMGT"),
+    ),
+    "byte_rate": _Dimension(
+        name="rate",
+        example="8 GB/s",
+        units=_RATE_UNITS,
+        resolve=_rate_unit,
+        ladder=_ladder("B/s", "1", " kMGT"),
     ),
     "size": _Dimension(
         name="size",
@@ -312,8 +322,15 @@ def _plain(number: Decimal) -> str:
     return text if len(text) <= 40 else str(number.normalize())
 
 
+def _base(ladder: tuple[tuple[str, Decimal], ...]) -> str:
+    """The unit without a prefix: the smallest but for those of powers below 1."""
+    return min((unit for unit, _ in ladder), key=len)
+
+
 def _climb(number: Decimal, ladder: tuple[tuple[str, Decimal], ...]) -> tuple[Decimal, str]:
     """The number in the largest unit that leaves at least 1 before the decimal point."""
+    if number == 0:
+        return number, _base(ladder)
     unit, size = ladder[0]
     for larger, larger_size in ladder[1:]:
         if abs(number) >= larger_size:
@@ -334,11 +351,8 @@ def exact_text(value: float, quantity: Quantity) -> str:
 
 def _format(value: float, ladder: tuple[tuple[str, Decimal], ...], gap: str = " ") -> str:
     """Three significant digits; whole parts of more than three digits keep them all."""
-    base = ladder[0][0] if ladder[0][1] >= 1 else next(u for u, size in ladder if size >= 1)
     if not math.isfinite(value):
-        return f"{value}{gap}{base}".rstrip()
-    if value == 0:
-        return f"0{gap}{base}".rstrip()
+        return f"{value}{gap}{_base(ladder)}".rstrip()
     with localcontext(_DECIMAL):
         # Rounded before the unit is chosen, so that 999.96 kbit/s prints as 1 Mbit/s.
         number, unit = _climb(Decimal(f"{value:.2e}"), ladder)

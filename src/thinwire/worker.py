@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -31,15 +31,15 @@ __all__ = ["Batch", "Learner", "Optimizer", "Plan", "Replica", "Server", "Worker
 class Learner(Protocol):
     """What a replica needs of a task; `thinwire.tasks.Task` is one."""
 
-    uses_rngs: tuple[str, ...]
-    num_train: int
+    uses_rngs: ClassVar[tuple[str, ...]]
+    timing_only: ClassVar[bool]
 
     def model(self) -> nn.Module:
         """A fresh model, initialised from torch's global generator."""
         ...
 
-    def train_batch(self, index_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of these training samples."""
+    def train_data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of the training samples; the same tensors at each call."""
         ...
 
     def loss(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -48,6 +48,11 @@ class Learner(Protocol):
 
     def evaluate(self, model: nn.Module) -> tuple[float, float]:
         """Accuracy in 0..1 and mean loss on the test split."""
+        ...
+
+    @property
+    def num_train(self) -> int:
+        """Number of training samples."""
         ...
 
     @property
@@ -191,7 +196,7 @@ class _Generators:
         if "numpy" in self._uses:
             old[1] = np.random.get_state()
             np.random.set_state(new[1])
-        if "python" in self._uses:
+        if "random" in self._uses:
             old[2] = random.getstate()
             random.setstate(new[2])
         return old[0], old[1], old[2]
@@ -217,7 +222,7 @@ class Replica:
         self._log = log
         self._generators = _Generators(seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs)
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
-        with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "python")).active():
+        with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "random")).active():
             self.model = learner.model()
         self.flat = Flat(self.model)
         self.optimizer = plan.optimizer.build(self.flat.params_P)
@@ -259,7 +264,7 @@ class Replica:
         watch = on_layer is not None and (not simulated or self._order is None)
         stop = self.flat.watch(notify) if watch else None
         try:
-            loss = self._backward(batch)
+            loss = math.nan if self.learner.timing_only else self._backward(batch)
         finally:
             if stop is not None:
                 stop()
@@ -269,7 +274,8 @@ class Replica:
         elif on_layer is not None:
             for layer in sorted(set(range(num_layers)) - set(order), reverse=True):
                 on_layer(layer, self._layer_grad(layer))  # unused: its gradient is zero
-        if self.comm.step % self.plan.log_every == 0 or self.comm.step == 1:
+        due = self.comm.step % self.plan.log_every == 0 or self.comm.step == 1
+        if due and not self.learner.timing_only:
             self._log("step", {"loss": loss})
         return self.flat.grad_P
 
@@ -348,9 +354,10 @@ class Replica:
         elif self.updates == warmup:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.plan.optimizer.lr
-        params_P.grad = direction
-        self.optimizer.step()
-        params_P.grad = None
+        if not self.learner.timing_only:
+            params_P.grad = direction
+            self.optimizer.step()
+            params_P.grad = None
         self.updates += 1
         # Reads the direction, reads and writes parameters and momentum.
         self.comm.spend(Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize))
@@ -365,6 +372,8 @@ class Replica:
         """
         due = steps - self._last_eval >= self.plan.eval_every or (steps == 0 and not final)
         if self._evaluated_at_update == self.updates or not (due or final):
+            return
+        if self.learner.timing_only:
             return
         self._last_eval, self._evaluated_at_update = steps, self.updates
         with self._generators.active(), torch.no_grad():
@@ -429,7 +438,7 @@ class Worker:
         plan, share = self.plan, self.plan.shares[self.rank]
         offset = sum(plan.shares[: self.rank])
         weight = share / plan.global_batch
-        learner = self.replica.learner
+        x, y = self.replica.learner.train_data()
         own = plan.evaluate_at == "batch" and self.rank == 0
         total = plan.steps if steps is None else steps
         while self._steps < total:
@@ -438,8 +447,7 @@ class Worker:
             self.comm.step = self._steps + 1
             start = self._steps * plan.global_batch + offset
             index_B = self._stream.take(start, share)
-            x, y = learner.train_batch(index_B)
-            yield Batch(index_B, x, y, weight)
+            yield Batch(index_B, x[index_B], y[index_B], weight)
             self._steps += 1
         if own:
             self._evaluate(final=True)

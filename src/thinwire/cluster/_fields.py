@@ -42,6 +42,7 @@ def check_number(
 
     Args:
         key: the field's name.
+        value: what was given.
         unit: what it counts, for the message ("bytes per second").
         at_least: smallest allowed value; not looked at when `above` is given.
         above: largest value that is too small.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from thinwire.cluster._fields import Path
 
@@ -35,7 +36,7 @@ def toml_lines(text: str) -> dict[Path, int]:
     return _Walk(text).run()
 
 
-def line_of(lines: dict[Path, int], path: Path) -> int:
+def line_of(lines: Mapping[Path, int], path: Path) -> int:
     """The line of a path or, where it is not in the text, of the nearest thing around it."""
     while path and path not in lines:
         path = path[:-1]

@@ -6,143 +6,34 @@ import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path as FilePath
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
-from thinwire.cluster._fields import FieldError, Path
+from thinwire.cluster._fields import FieldError
 from thinwire.cluster._lines import line_of, toml_lines
+from thinwire.cluster._matrix import read_matrix
 from thinwire.cluster._paths import Paths
+from thinwire.cluster._table import Source, Table, number_of, text_of, whole_of
 from thinwire.cluster.spec import Cluster, Link, Node, Site
 from thinwire.cluster.trace import Trace
-from thinwire.errors import InputError, nearest
+from thinwire.errors import InputError
 from thinwire.units import parse_compute, parse_power, parse_rate, parse_time
 
-__all__ = ["SCHEMA", "Source", "Table", "cluster_from_toml"]
+__all__ = ["SCHEMA", "cluster_from_toml"]
 
 SCHEMA = 1
 _MAX_COUNT = 100_000
-
-T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a text came from: its name in messages, its lines, the folder of files it names."""
-
-    name: str
-    lines: Mapping[Path, int]
-    folder: FilePath | None
-
-    def fail(self, path: Path, problem: object) -> NoReturn:
-        """Raise an `InputError` that names the place."""
-        raise InputError(f"{self.name}:{line_of(self.lines, path)}: {problem}") from None
-
-    def file(self, path: Path, name: str) -> FilePath:
-        """The file that a key names, beside the text."""
-        if self.folder is None:
-            self.fail(path, f"file = {name!r}: this text is no file, so it cannot name another")
-        return self.folder / name
-
-
-class Table:
-    """One TOML table, each value with the path it was written at (a default's is elsewhere)."""
-
-    def __init__(self, source: Source, path: Path, values: Any):
-        if not isinstance(values, dict):
-            source.fail(path, f"{path[-1]} = {values!r}: must be a table of keys")
-        self.source = source
-        self.path = path
-        self.items: dict[str, tuple[Any, Path]] = {
-            key: (value, (*path, key)) for key, value in values.items()
-        }
-
-    def place(self, key: str) -> Path:
-        """Where the key was written; the table where it was not."""
-        return self.items[key][1] if key in self.items else self.path
-
-    def fail(self, key: str, problem: object) -> NoReturn:
-        """Raise an `InputError` at a key."""
-        self.source.fail(self.place(key), problem)
-
-    def only(self, valid: tuple[str, ...], what: str) -> None:
-        """Reject every key but these."""
-        for key in self.items:
-            if key not in valid:
-                self.fail(key, f"unknown key {key!r} in {what}: {nearest(key, valid)}")
-
-    def get(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """The value as `read` understands it, or the default."""
-        if key not in self.items:
-            return default
-        try:
-            return read(self.items[key][0])
-        except InputError as error:
-            self.fail(key, f"{key}: {error}")
-
-    def need(self, key: str, read: Callable[[Any], T], hint: str) -> T:
-        """The value; an error with a hint where it is missing."""
-        if key not in self.items:
-            self.fail(key, hint)
-        value = self.get(key, read, None)
-        assert value is not None
-        return value
-
-    def table(self, key: str) -> Table | None:
-        """The table under a key, None where it is missing."""
-        if key not in self.items:
-            return None
-        value, path = self.items[key]
-        return Table(self.source, path, value)
-
-    def tables(self, key: str) -> list[Table]:
-        """The array of tables under a key, empty where it is missing."""
-        if key not in self.items:
-            return []
-        value, path = self.items[key]
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.fail(key, f"{key} must be an array of tables: write [[{key}]] above each of them")
-        return [Table(self.source, (*path, i), item) for i, item in enumerate(value)]
-
-    def build(self, make: Callable[..., T], renamed: Mapping[str, str], **fields: Any) -> T:
-        """Make a specification object; a field it rejects is reported at its key.
-
-        Args:
-            renamed: field to key, where they differ.
-        """
-        try:
-            return make(**fields)
-        except FieldError as error:
-            key = str(error.path[0])
-            self.fail(renamed.get(key, key), error)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{value!r} must be text")
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{value!r} must be a number without a unit")
-    return float(value)
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{value!r} must be a whole number")
-    return value
 
 
 def _numbers(value: Any) -> tuple[float, ...]:
     if not isinstance(value, list):
         raise InputError(f"{value!r} must be a list of numbers")
-    return tuple(map(_number, value))
+    return tuple(map(number_of, value))
 
 
 def _count(value: Any) -> int:
-    if not 1 <= _whole(value) <= _MAX_COUNT:
+    if not 1 <= whole_of(value) <= _MAX_COUNT:
         raise InputError(f"{value!r} must be 1 to {_MAX_COUNT}")
     return value
 
@@ -152,10 +43,10 @@ _NODE_READERS: dict[str, Callable[[Any], Any]] = {
     "memory_rate": parse_rate,
     "egress": parse_rate,
     "ingress": parse_rate,
-    "devices": _whole,
-    "slowdown": _number,
-    "jitter": _number,
-    "site": _text,
+    "devices": whole_of,
+    "slowdown": number_of,
+    "jitter": number_of,
+    "site": text_of,
     "power_idle": parse_power,
     "power_busy": parse_power,
     "power_network": parse_power,
@@ -210,7 +101,7 @@ def cluster_from_toml(
         folder=None if folder is None else FilePath(folder),
     )
     top = Table(place, (), values)
-    schema = top.need("schema", _whole, f"schema is missing: add schema = {SCHEMA} as first line")
+    schema = top.need("schema", whole_of, f"schema is missing: add schema = {SCHEMA} as first line")
     if schema != SCHEMA:
         top.fail("schema", f"schema = {schema}: this version of thinwire reads schema {SCHEMA}")
     top.only(_TOP_KEYS, "a cluster")
@@ -231,19 +122,19 @@ def _cluster(top: Table) -> Cluster:
     )
     for key in ("rates", "latencies"):
         if (matrix := top.table(key)) is not None:
-            _matrix(matrix, key, paths)
+            read_matrix(matrix, key, paths)
     for table in top.tables("links"):
         _link_entry(table, paths)
     try:
         return Cluster(
-            name=top.need("name", _text, 'name is missing: add name = "office"'),
-            description=top.get("description", _text, ""),
+            name=top.need("name", text_of, 'name is missing: add name = "office"'),
+            description=top.get("description", text_of, ""),
             nodes=tuple(nodes),
             sites=sites,
             default_latency=default_latency,
             links=paths.links(default_latency),
             message_overhead=top.get("message_overhead", parse_time, 0.0),
-            latency_jitter=top.get("latency_jitter", _number, 0.0),
+            latency_jitter=top.get("latency_jitter", number_of, 0.0),
         )
     except FieldError as error:
         match error.path:
@@ -266,7 +157,7 @@ def _site(table: Table) -> Site:
     return table.build(
         Site,
         {},
-        name=table.need("name", _text, "a site needs a name"),
+        name=table.need("name", text_of, "a site needs a name"),
         uplink=table.get("uplink", parse_rate, None),
         downlink=table.get("downlink", parse_rate, None),
     )
@@ -286,7 +177,7 @@ def _nodes(top: Table) -> tuple[list[Node], list[Table], dict[str, list[int]]]:
         _expand_link(table)
         if defaults is not None:
             table.items = {**defaults.items, **table.items}
-        name = table.need("name", _text, "a node needs a name")
+        name = table.need("name", text_of, "a node needs a name")
         if "count" not in table.items:
             nodes.append(_node(table, name))
             tables.append(table)
@@ -355,8 +246,8 @@ def _trace(table: Table) -> Trace:
     period = table.get("period", parse_time, None)
     if "file" in table.items:
         table.only(("file", "scale", "period"), "a trace from a file")
-        name = table.need("file", _text, "")
-        scale = table.get("scale", _number, 1.0)
+        name = table.need("file", text_of, "")
+        scale = table.get("scale", number_of, 1.0)
         path = table.source.file(table.place("file"), name)
         return table.build(Trace.from_csv, {}, path=path, scale=scale, period=period)
     table.only(("times_s", "values", "period", "file"), "a trace")
@@ -369,16 +260,19 @@ def _trace(table: Table) -> Trace:
     )
 
 
+_ENDS = "the name of a node, group or site, or a list of them"
+
+
 def _link_entry(table: Table, paths: Paths) -> None:
     table.only(("from", "to", "rate", "latency", "both_ways"), "a link")
     if "rate" not in table.items and "latency" not in table.items:
         table.fail("from", "a link needs a rate or a latency: without either it says nothing")
-    ends = []
-    for key in ("from", "to"):
-        names = table.need(key, _names, f"a link needs {key}: a node, group or site")
-        ends.append(table.get(key, lambda _, names=names: paths.find(names), []))
+    sources, targets = (
+        table.need(key, lambda value: paths.find(_names(value)), f"a link needs {key}: {_ENDS}")
+        for key in ("from", "to")
+    )
     both = table.get("both_ways", _flag, True)
-    pairs = paths.between(ends[0], ends[1], both)
+    pairs = paths.between(sources, targets, both)
     if not pairs:
         table.fail("to", "the link joins no two different nodes")
     for key, read in (("rate", parse_rate), ("latency", parse_time)):
@@ -399,98 +293,5 @@ def _flag(value: Any) -> bool:
 def _names(value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        raise InputError(f"{value!r} must be the name of a node, group or site, or a list of them")
+        raise InputError(f"{value!r} must be {_ENDS}")
     return names
-
-
-_MATRICES = {"rates": ("rate", parse_rate, "Mbit/s"), "latencies": ("latency", parse_time, "ms")}
-
-
-def _matrix(table: Table, name: str, paths: Paths) -> None:
-    attribute, parse, example = _MATRICES[name]
-    table.only(("unit", "matrix", "file", "symmetric"), name)
-    unit = table.need("unit", _text, f'{name} has no unit: add unit = "{example}"')
-    table.get("unit", lambda unit: parse(f"1 {unit}"), 0.0)
-    if ("matrix" in table.items) == ("file" in table.items):
-        table.fail("matrix", f"{name} needs either matrix (rows of numbers) or file (CSV)")
-    cells, places = _inline_cells(table) if "matrix" in table.items else _csv_cells(table)
-    if len(cells) != len(paths.nodes):
-        table.fail(
-            "matrix" if "matrix" in table.items else "file",
-            f"the matrix has {len(cells)} rows: it needs {len(paths.nodes)}, one for each node "
-            "in their order (row: from, column: to)",
-        )
-    values: dict[tuple[int, int], float] = {}
-    for i, row in enumerate(cells):
-        if len(row) != len(paths.nodes):
-            raise InputError(
-                f"{places(i, None)}: row {i} ({paths.nodes[i].name}) has {len(row)} numbers: it "
-                f"needs {len(paths.nodes)}, one for each node in their order"
-            )
-        for j, cell in enumerate(row):
-            try:
-                number = _number(cell)
-                if i != j:
-                    values[i, j] = parse(f"{number!r} {unit}")
-            except InputError as error:
-                raise InputError(
-                    f"{places(i, j)}: row {i}, column {j} of {name}: {error}"
-                ) from None
-    symmetric = table.get("symmetric", _symmetric, None)
-    for (i, j), value in values.items():
-        both = value if symmetric is None else symmetric(value, values[j, i])
-        if problem := paths.set(attribute, (i, j), both, places(i, j)):
-            raise InputError(f"{places(i, j)}: {problem}")
-
-
-_SYMMETRIC: dict[str, Callable[[float, float], float]] = {
-    "min": min,
-    "max": max,
-    "mean": lambda one, other: (one + other) / 2,
-}
-
-
-def _symmetric(value: Any) -> Callable[[float, float], float]:
-    if value not in _SYMMETRIC:
-        raise InputError(
-            f"{value!r} must be one of {', '.join(_SYMMETRIC)} (of both directions), or left out "
-            "to keep each direction as it is"
-        )
-    return _SYMMETRIC[value]
-
-
-_Places = Callable[[int, int | None], str]
-
-
-def _inline_cells(table: Table) -> tuple[list[list[Any]], _Places]:
-    rows, path = table.items["matrix"]
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        table.fail("matrix", "matrix must be a list of rows, each a list of numbers")
-    source = table.source
-
-    def place(row: int, column: int | None) -> str:
-        cell = (*path, row) if column is None else (*path, row, column)
-        return f"{source.name}:{line_of(source.lines, cell)}"
-
-    return rows, place
-
-
-def _csv_cells(table: Table) -> tuple[list[list[Any]], _Places]:
-    file = table.source.file(table.place("file"), table.need("file", _text, ""))
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        table.fail("file", f"file: {file} cannot be read as text: {error}")
-    rows: list[list[Any]] = []
-    numbers: list[int] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            rows.append([float(cell) for cell in line.split(",")])
-        except ValueError:
-            raise InputError(
-                f"{file}:{number}: {line!r}: must be numbers with commas between, no header"
-            ) from None
-        numbers.append(number)
-    return rows, lambda row, column: f"{file}:{numbers[row]}"

@@ -16,7 +16,7 @@ __all__ = ["cluster_to_toml"]
 
 _QUANTITIES: dict[str, Quantity] = {
     "flops": "compute",
-    "memory_rate": "rate",
+    "memory_rate": "byte_rate",
     "egress": "rate",
     "ingress": "rate",
     "power_idle": "power",
@@ -38,9 +38,11 @@ def cluster_to_toml(cluster: Cluster) -> str:
         f"name = {_quoted(cluster.name)}",
         f"description = {_quoted(cluster.description)}",
         f"latency = {_quantity(cluster.default_latency, 'time')}",
-        f"message_overhead = {_quantity(cluster.message_overhead, 'time')}",
-        f"latency_jitter = {cluster.latency_jitter!r}",
     ]
+    if cluster.message_overhead:
+        lines.append(f"message_overhead = {_quantity(cluster.message_overhead, 'time')}")
+    if cluster.latency_jitter:
+        lines.append(f"latency_jitter = {cluster.latency_jitter!r}")
     for site in cluster.sites:
         lines += ["", "[[sites]]", f"name = {_quoted(site.name)}"]
         for key in ("uplink", "downlink"):

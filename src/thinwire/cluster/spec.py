@@ -166,7 +166,7 @@ class Cluster:
         nodes: at least one; a worker's rank is an index into it.
         sites: each named by at least one node.
         default_latency: seconds one way between two nodes that no link describes.
-        links: by (index of source, index of destination): paths with a latency or rate of their own.
+        links: by (index of source, of destination): paths with a latency or rate of their own.
         message_overhead: seconds of software for each message, added to its latency.
         latency_jitter: relative standard deviation of a message's latency, 0 or more and below 1.
 
@@ -218,7 +218,7 @@ class Cluster:
             if node.name in seen or node.name in known:
                 raise FieldError(
                     ("nodes", i, "name"),
-                    f"the name {node.name!r} is used twice: nodes and sites need names of their own",
+                    f"the name {node.name!r} is used twice: nodes and sites need different names",
                 )
             if node.site and node.site not in known:
                 raise FieldError(

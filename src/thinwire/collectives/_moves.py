@@ -62,7 +62,10 @@ def broadcast_packet(comm: Comm, packet: Packet | None, root: int, tag: Tag) -> 
     The same packet goes on unchanged, so nothing is copied: whoever gets it must not write into it.
 
     Args:
+        comm: this worker's endpoint.
         packet: at the root; ignored elsewhere.
+        root: 0..size-1.
+        tag: equal on all ranks.
     """
     size = comm.size
     position = (comm.rank - root) % size

@@ -81,6 +81,8 @@ def halving_doubling(num_workers: int, numel: int, message: Callable[[int], int]
     """Rabenseifner's all-reduce, as `dense` runs it.
 
     Args:
+        num_workers: P, >= 1.
+        numel: elements of the tensor.
         message: bytes of a packet with that many elements; empty ones are not sent.
     """
     core = power_below(num_workers)
@@ -141,6 +143,8 @@ def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int],
     """Nanoseconds until every rank has finished; all start at 0.
 
     Args:
+        schedule: operations by rank.
+        latency_ns: nanoseconds between any two ranks, the same both ways.
         transfer_ns: nanoseconds in which a link passes that many bytes.
     """
     num_workers = len(schedule)

@@ -4,8 +4,8 @@ A message of n bytes takes round(latency·1e9) + ceil(n·1e9 / rate) nanoseconds
 and ingress pass one message after the other (link model `queue`; on an idle network `fair` agrees
 wherever no two messages meet on a link). Each function gives the time from the common start to the
 moment the last rank has finished, the waiting between equal ranks included. Where the ranks are a
-power of two, and for rings, Bruck's gather and the barrier at any number, these are the closed forms
-of the literature, with α = latency and β = 1/rate; for other numbers of workers trees and
+power of two, and for rings, doubling gathers and the barrier at any number, these are the closed
+forms of the literature, with α = latency and β = 1/rate; for other numbers of workers trees and
 halving-doubling are recurrences over the schedule. `traffic` has the bytes of the same messages.
 
 Common arguments: `num_workers` >= 1; `numel` elements per worker, >= 0; `latency` seconds, >= 0;
@@ -88,7 +88,9 @@ class Network:
 
     def run(self, plan: schedule.Schedule) -> float:
         """Seconds of a schedule, whose sizes include headers."""
-        ns = schedule.elapsed_ns(plan, round(self.latency * NS), lambda n: transfer_ns(n, self.rate))
+        ns = schedule.elapsed_ns(
+            plan, round(self.latency * NS), lambda n: transfer_ns(n, self.rate)
+        )
         return ns / NS
 
 
@@ -228,11 +230,8 @@ def parameter_server(
     num_remote: int, numel: int, latency: float, rate: float, *, itemsize: int = 4,
     header: bool = True,
 ) -> float:  # fmt: skip
-    """All push to one server, which answers all: 2(α + R·n·β).
-
-    Args:
-        num_remote: R, the workers on other machines than the server, >= 0.
-    """
+    """All push to one server, which answers all: 2(α + R·n·β), R being the number of workers on
+    other machines than the server, >= 0."""
     return 2 * gather(num_remote + 1, numel, latency, rate, itemsize=itemsize, header=header)
 
 
@@ -275,10 +274,8 @@ def all_gather_sparse(
     num_workers: int, k: int, latency: float, rate: float, *, itemsize: int = 8,
     header: bool = True,
 ) -> float:  # fmt: skip
-    """The same with k entries from each rank: ceil(log2 P)·α + (P-1)·8k·β.
-
-    Args:
-        itemsize: bytes of an entry, index and value.
+    """The same with k entries from each rank: ceil(log2 P)·α + (P-1)·8k·β. `itemsize` is that
+    of an entry, index and value.
 
     >>> round(1e3 * all_gather_sparse(32, 25_557, 0.436e-3, 1 / 9e-9, header=False), 2)
     59.22
@@ -296,9 +293,7 @@ def gtopk_tree(
     header: bool = True,
 ) -> float:  # fmt: skip
     """Top-k merges up the tree, then the result down: 2·log2 P·(α + 8k·β) at powers of two.
-
-    Args:
-        itemsize: bytes of an entry, index and value.
+    `itemsize` is that of an entry, index and value.
 
     >>> round(1e3 * gtopk_tree(32, 25_557, 0.436e-3, 1 / 9e-9, header=False), 2)
     22.76

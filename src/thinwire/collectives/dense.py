@@ -71,8 +71,10 @@ def all_reduce(
     """Sum over the workers.
 
     Args:
+        comm: this worker's endpoint.
         x: any shape, equal on all ranks; overwritten with the sum.
         algorithm: `ring`, `halving_doubling`, `tree`, or `auto` (see `choose_all_reduce`).
+        tag: of the packets, equal on all ranks.
 
     Returns:
         `x`.
@@ -88,13 +90,14 @@ def all_reduce(
     return x
 
 
-def reduce(
-    comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "reduce"
-) -> torch.Tensor:
+def reduce(comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "reduce") -> torch.Tensor:
     """Sum over the workers, at one of them, by a binomial tree.
 
     Args:
+        comm: this worker's endpoint.
         x: overwritten with the sum at the root, left alone elsewhere.
+        root: 0..size-1.
+        tag: of the packets, equal on all ranks.
 
     Returns:
         `x`.
@@ -109,13 +112,14 @@ def reduce(
     return x
 
 
-def broadcast(
-    comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "broadcast"
-) -> torch.Tensor:
+def broadcast(comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "broadcast") -> torch.Tensor:
     """Copy the root's tensor to all workers, by a binomial tree.
 
     Args:
+        comm: this worker's endpoint.
         x: overwritten except at the root.
+        root: 0..size-1.
+        tag: of the packets, equal on all ranks.
 
     Returns:
         `x`.
@@ -159,8 +163,11 @@ def all_gather(
     """Collect every worker's tensor at all of them.
 
     Args:
+        comm: this worker's endpoint.
+        x: left alone.
         algorithm: `doubling` (Bruck's form of recursive doubling, ceil(log2 P) packets) or `ring`
             (P-1 packets between neighbours; as many bytes).
+        tag: of the packets, equal on all ranks.
 
     Returns:
         Tensors by rank, shaped like `x`; they share one private block of memory.
@@ -175,14 +182,14 @@ def all_gather(
     return [row.view(x.shape) for row in gathered]
 
 
-def reduce_scatter(
-    comm: Comm, x: torch.Tensor, tag: Tag = "reduce_scatter"
-) -> torch.Tensor:
+def reduce_scatter(comm: Comm, x: torch.Tensor, tag: Tag = "reduce_scatter") -> torch.Tensor:
     """Sum over the workers, each keeping one chunk, by a ring.
 
     Args:
+        comm: this worker's endpoint.
         x: left alone. Its flattened elements are dealt out in P runs; the first `numel % P` runs
             have one element more.
+        tag: of the packets, equal on all ranks.
 
     Returns:
         This rank's run of the sum, 1-D, private.
@@ -377,9 +384,7 @@ def _tree(comm: Comm, flat: torch.Tensor, tag: Tag) -> None:
 # Gathers.
 
 
-def _gather_ring(
-    comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag
-) -> None:
+def _gather_ring(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag) -> None:
     rank, size = comm.rank, comm.size
     row = _copy(flat)
     for i in range(1, size):
@@ -388,9 +393,7 @@ def _gather_ring(
         _fill(gathered[(rank - i) % size], row)
 
 
-def _gather_doubling(
-    comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag
-) -> None:
+def _gather_doubling(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag) -> None:
     """Round i: the first blocks of those held go 2^i ranks back; held are rank, rank+1, …"""
     rank, size, numel = comm.rank, comm.size, flat.numel()
     held = torch.empty_like(gathered)

@@ -72,9 +72,7 @@ def all_reduce_halving_doubling(
 ) -> tuple[int, ...]:
     """2((P-1)/P)·n at powers of two; otherwise the folded ranks send n, their partners n more."""
     check_size(num_workers, numel)
-    plan = schedule.halving_doubling(
-        num_workers, numel, lambda n: _dense(n, itemsize, header)
-    )
+    plan = schedule.halving_doubling(num_workers, numel, lambda n: _dense(n, itemsize, header))
     return schedule.sent_bytes(plan)
 
 

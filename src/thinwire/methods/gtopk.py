@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import torch
 
 from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving
-from thinwire.compress import num_kept, selection_work, take_top
+from thinwire.compress import num_kept, select_top
+from thinwire.compress.cost import selection_work
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -69,7 +70,8 @@ class GTopK(Method):
         memory = torch.zeros_like(w.params)
         for batch in w.batches():
             memory.add_(w.gradient(batch), alpha=batch.weight)
-            own = take_top(memory, k)
+            own = select_top(memory, k)
+            own.zero_in(memory)
             w.comm.spend(selection_work(numel))
             w.apply(self._exchange(w, own, k, memory).to_dense())
 
@@ -79,5 +81,5 @@ class GTopK(Method):
             cut.add_into(memory)
             return chosen
         chosen, hit = gtopk_all_reduce(w.comm, own, k)
-        own.where(~hit).add_into(memory)
+        own.take(~hit).add_into(memory)
         return chosen

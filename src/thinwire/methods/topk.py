@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 
 from thinwire.collectives import all_gather_sparse, sum_sparse
-from thinwire.compress import num_kept, selection_work, take_top
+from thinwire.compress import num_kept, select_top
+from thinwire.compress.cost import selection_work
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
 
@@ -55,6 +56,7 @@ class TopK(Method):
         memory = torch.zeros_like(w.params)
         for batch in w.batches():
             memory.add_(w.gradient(batch), alpha=batch.weight)
-            own = take_top(memory, k)
+            own = select_top(memory, k)
+            own.zero_in(memory)
             w.comm.spend(selection_work(numel))
             w.apply(sum_sparse(all_gather_sparse(w.comm, own)).to_dense())

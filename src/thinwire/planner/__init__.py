@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from thinwire.planner.advise import WORTH, Plan, choose, plan
+from thinwire.planner.advise import Plan, plan
+from thinwire.planner.better import WORTH, Proposal, choose
 from thinwire.planner.crossover import (
     accumulation_where_dense_pays,
     batch_where_dense_pays,
@@ -20,6 +21,7 @@ __all__ = [
     "Model",
     "Plan",
     "Prediction",
+    "Proposal",
     "Settings",
     "WORTH",
     "Workload",

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thinwire.planner._words import faster_text, listed, name_of, percent, ratio_text
+from thinwire.planner.better import Proposal, choose, find_better
 from thinwire.planner.predict import BACKWARD_SHARE, Prediction, Settings, predict
 from thinwire.planner.workload import Workload, compute_times
 from thinwire.units import format_size, format_time
@@ -14,15 +16,12 @@ from thinwire.units import format_size, format_time
 if TYPE_CHECKING:
     from thinwire.cluster import Cluster
 
-__all__ = ["HOST_FACTOR", "WORTH", "Plan", "choose", "plan"]
+__all__ = ["HOST_TIME", "Plan", "plan"]
 
-WORTH = 1.1
-"""A method must be this much faster before a simpler one is given up for it: the closed forms are
-not exact, and a lossy method costs accuracy that samples per second do not show."""
-
-HOST_FACTOR = 60
-"""Published gTop-k exchanges of large models took 54 to 70 times as long as latency and bandwidth
-alone explain (of a small one 5 times); a plan says what its advice would be worth then."""
+HOST_TIME = 61e-9
+"""Seconds per parameter that the published gTop-k implementation took beside wire and compute: 6 to
+select, 55 for copies to the host and merging there, nearly the same for 15 to 61 million parameters
+and for 4 to 32 workers. A plan says what its advice would be worth with such an implementation."""
 
 SCHEMA = 1
 
@@ -41,7 +40,7 @@ class Plan:
         choice: the method to use.
         verdict: one sentence.
         why: what limits plain DDP, and the choice.
-        proposals: changes of settings or nodes that would do clearly better.
+        proposal: a change of settings or nodes that would do clearly better; None: there is none.
         warnings: what a reader must not overlook.
         assumptions: what was not given and had to be assumed, and how to change it.
     """
@@ -55,7 +54,7 @@ class Plan:
     choice: str
     verdict: str
     why: tuple[str, ...]
-    proposals: tuple[str, ...]
+    proposal: Proposal | None
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
 
@@ -90,7 +89,8 @@ def plan(
     choice = choose(predictions)
     times = compute_times(workload, cluster)
     fastest = cluster.nodes[times.index(min(times))].name
-    proposals = tuple(_proposals(workload, cluster, settings, choice))
+    proposal = find_better(workload, cluster, settings, choice)
+    several = len(times) > 1
     return Plan(
         workload=workload,
         cluster=cluster.name,
@@ -100,65 +100,38 @@ def plan(
         predictions=predictions,
         choice=choice.method,
         verdict=(
-            f"Use one machine: {fastest} is the only node, there is nothing to exchange."
-            if len(times) == 1
-            else _verdict(predictions, choice, fastest, proposals)
+            _verdict(predictions, choice, fastest, proposal)
+            if several
+            else f"Use one machine: {fastest} is the only node, there is nothing to exchange."
         ),
-        why=tuple(_why(predictions, choice)) if len(times) > 1 else (),
-        proposals=proposals,
-        warnings=(tuple(_warnings(cluster, predictions, choice, times)) if len(times) > 1 else ()),
+        why=tuple(_why(predictions, choice)) if several else (),
+        proposal=proposal,
+        warnings=(
+            tuple(_warnings(workload, cluster, predictions, choice, proposal, times))
+            if several
+            else ()
+        ),
         assumptions=(*assumptions, *_assumed(workload, cluster)),
     )
-
-
-def choose(predictions: tuple[Prediction, ...]) -> Prediction:
-    """The simplest method whose samples per second are within `WORTH` of the best.
-
-    Args:
-        predictions: from the simplest to the least simple, as `predict` returns them.
-    """
-    best = max(p.samples_per_second for p in predictions)
-    return next(p for p in predictions if p.samples_per_second * WORTH >= best)
-
-
-def ratio_text(ratio: float) -> str:
-    """A ratio of speeds as a reader wants it.
-
-    >>> ratio_text(0.416), ratio_text(2.31), ratio_text(13.4)
-    ('0.42×', '2.3×', '13×')
-    """
-    digits = 0 if ratio >= 9.95 else 1 if ratio >= 1.095 else 2
-    return f"{ratio:.{digits}f}×"
-
-
-def faster_text(ratio: float, than: str) -> str:
-    """How a speed compares, in words.
-
-    >>> faster_text(2.3, "plain DDP"), faster_text(0.5, "one machine"), faster_text(1.01, "it")
-    ('2.3× faster than plain DDP', '2.0× slower than one machine', 'about as fast as it')
-    """
-    if 0.98 <= ratio <= 1.02:
-        return f"about as fast as {than}"
-    if ratio < 1:
-        return f"{ratio_text(1 / ratio)} slower than {than}"
-    return f"{ratio_text(ratio)} faster than {than}"
 
 
 def _verdict(
     predictions: tuple[Prediction, ...],
     choice: Prediction,
     fastest: str,
-    proposals: tuple[str, ...],
+    proposal: Proposal | None,
 ) -> str:
     ssgd = next(p for p in predictions if p.method == "ssgd")
     others = [p for p in predictions if p.method not in ("alone", "ssgd")]
     best = max(others, key=lambda p: p.samples_per_second)
     if choice.method == "alone":
+        only = "" if proposal is None else " with these settings"
         told = (
-            f"Use one machine ({fastest}): it is {faster_text(1 / ssgd.speedup_alone, 'plain DDP')}"
-            f" and {faster_text(1 / best.speedup_alone, name_of(best))}, the best of the others"
+            f"Use one machine ({fastest}){only}: it is "
+            f"{faster_text(1 / ssgd.speedup_alone, 'plain DDP')} and "
+            f"{faster_text(1 / best.speedup_alone, name_of(best))}, the best of the others."
         )
-        return f"{told}. But {proposals[0]}" if proposals else f"{told}."
+        return told if proposal is None else f"{told} But {proposal.text}"
     if choice.method == "ssgd":
         return (
             f"Plain DDP is fine here: it is {faster_text(choice.speedup_alone, 'one machine')} and "
@@ -168,16 +141,6 @@ def _verdict(
         f"{name_of(choice)}: {ratio_text(choice.speedup_ssgd)} faster per sample than plain DDP "
         f"and {ratio_text(choice.speedup_alone)} than one machine."
     )
-
-
-def name_of(p: Prediction) -> str:
-    """A method as it is called in a sentence."""
-    names = {
-        "alone": "one machine",
-        "ssgd": "plain DDP",
-        "accumulate": f"ssgd with {p.period} accumulated batches",
-    }
-    return names.get(p.method, p.method)
 
 
 def _why(predictions: tuple[Prediction, ...], choice: Prediction) -> Iterator[str]:
@@ -200,78 +163,16 @@ def _why(predictions: tuple[Prediction, ...], choice: Prediction) -> Iterator[st
         )
 
 
-def percent(share: float) -> str:
-    """A share of 0..1 as whole per cent.
-
-    >>> percent(0.634)
-    '63 %'
-    """
-    return f"{share * 100:.0f} %"
-
-
 def _limit_text(p: Prediction) -> str:
     return f"{p.limit} ({percent(p.parts[p.limit] / p.step_time)} of the step)"
 
 
-def _proposals(
-    workload: Workload, cluster: Cluster, settings: Settings, choice: Prediction
-) -> Iterator[str]:
-    """Changes that do clearly better than the choice, the least intrusive first.
-
-    Longer periods always look better here, since what they cost in accuracy is not predicted; they
-    are proposed only where nothing else makes the other machines pay.
-    """
-    needed = choice.samples_per_second * WORTH
-    for text, other, nodes, job in _variants(workload, cluster, settings, choice):
-        found = choose(predict(job, nodes, other))
-        if found.samples_per_second >= needed:
-            gain = ratio_text(found.samples_per_second / choice.samples_per_second)
-            versus = "one machine" if choice.method == "alone" else f"{name_of(choice)} as above"
-            yield f"{name_of(found)} {text} would be {gain} faster than {versus}."
-            return
-
-
-def _variants(
-    workload: Workload, cluster: Cluster, settings: Settings, choice: Prediction
-) -> Iterator[tuple[str, Settings, Cluster, Workload]]:
-    times = compute_times(workload, cluster)
-    uneven = max(times) > 1.05 * min(times)
-    if uneven and settings.batch == "equal":
-        by_speed = dataclasses.replace(settings, batch="by_speed")
-        yield "with batches by speed", by_speed, cluster, workload
-    if uneven and len(times) > 2:
-        yield from _without_slow(workload, cluster, settings, times)
-    if choice.method != "alone" or len(times) == 1:
-        return
-    for factor in (4, 16):
-        longer = dataclasses.replace(
-            settings,
-            batch="by_speed" if uneven else settings.batch,
-            every=settings.every * factor,
-            accumulate=settings.accumulate * factor,
-        )
-        text = "with batches by speed" if uneven else "with such long periods"
-        yield text, longer, cluster, workload
-
-
-def _without_slow(
-    workload: Workload, cluster: Cluster, settings: Settings, times: tuple[float, ...]
-) -> Iterator[tuple[str, Settings, Cluster, Workload]]:
-    """The cluster without its nodes slower than 1.25 times the fastest, if two or more are left."""
-    keep = [i for i, t in enumerate(times) if t <= 1.25 * min(times)]
-    if not 2 <= len(keep) < len(times):
-        return
-    gone = [node.name for i, node in enumerate(cluster.nodes) if i not in keep]
-    job = workload
-    if len(workload.step_times) > 1:
-        job = dataclasses.replace(workload, step_times=tuple(workload.step_times[i] for i in keep))
-    yield f"without {_listed(gone)}", settings, cluster.select(keep), job
-
-
 def _warnings(
+    workload: Workload,
     cluster: Cluster,
     predictions: tuple[Prediction, ...],
     choice: Prediction,
+    proposal: Proposal | None,
     times: tuple[float, ...],
 ) -> Iterator[str]:
     by_name = {p.method: p for p in predictions}
@@ -290,8 +191,9 @@ def _warnings(
             f"Everybody waits for {slowest}: {percent(lost)} of the computing power is lost to "
             "waiting in a synchronous step with these batches."
         )
-    if choice.method in ("topk", "gtopk"):
-        yield _host_warning(choice, ssgd)
+    advised = choice if proposal is None else proposal.prediction
+    if advised.method in ("topk", "gtopk"):
+        yield _host_warning(workload, advised, by_name)
     yield (
         "Samples per second are not accuracy: topk, gtopk and localsgd change the updates, and "
         f"{by_name['accumulate'].label} makes the batch {by_name['accumulate'].period} times "
@@ -302,19 +204,21 @@ def _warnings(
 def _epochs_text(ssgd: Prediction, alone: Prediction) -> str:
     if ssgd.epoch_time is None or alone.epoch_time is None:
         return ""
-    return f": an epoch takes {format_time(ssgd.epoch_time)} instead of {format_time(alone.epoch_time)}"
+    slow, fast = format_time(ssgd.epoch_time), format_time(alone.epoch_time)
+    return f": an epoch takes {slow} instead of {fast}"
 
 
-def _host_warning(choice: Prediction, ssgd: Prediction) -> str:
-    slow = choice.step_time + (HOST_FACTOR - 1) * choice.communication
-    rate = choice.samples_per_step / slow
+def _host_warning(workload: Workload, advised: Prediction, by_name: dict[str, Prediction]) -> str:
+    lost = HOST_TIME * workload.num_params
+    rate = advised.samples_per_step / (advised.step_time - advised.overhead + lost)
+    ours = format_time(advised.overhead)
     return (
-        f"{choice.method}'s exchange is counted at the speed of good kernels. In published "
-        f"measurements gTop-k took about {HOST_FACTOR} times what the wire alone explains (copies "
-        f"to the host, merging there). Then {choice.method} would be at "
-        f"{ratio_text(rate / ssgd.samples_per_second)} of plain DDP's and "
-        f"{ratio_text(rate * choice.speedup_alone / choice.samples_per_second)} of one machine's "
-        "samples per second. Measure before relying on it."
+        f"Selecting and merging are counted as good kernels do them, {ours} a step. The published "
+        f"gTop-k implementation would take {format_time(lost)} (copies to the host, merging there); "
+        f"with it {advised.method} would be at "
+        f"{ratio_text(rate / by_name['ssgd'].samples_per_second)} of plain DDP's and "
+        f"{ratio_text(rate / by_name['alone'].samples_per_second)} of one machine's samples per "
+        "second. Measure before relying on it."
     )
 
 
@@ -326,12 +230,6 @@ def _assumed(workload: Workload, cluster: Cluster) -> Iterator[str]:
         )
     traced = [n.name for n in cluster.nodes if n.speed or n.egress_scale or n.ingress_scale]
     if traced:
-        yield f"Changing speed or bandwidth counts by its average: {_listed(traced)}."
+        yield f"Changing speed or bandwidth counts by its average: {listed(traced)}."
     if cluster.latency_jitter or any(n.jitter for n in cluster.nodes):
         yield "Jitter is left out: every step waits for the slowest, so real steps are longer."
-
-
-def _listed(names: list[str]) -> str:
-    if len(names) > 4:
-        return f"{', '.join(names[:3])} and {len(names) - 3} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -29,7 +29,7 @@ class Model:
 
     name: str
     num_params: int
-    macs: float
+    macs: int
     sample: str
     source: str
 
@@ -68,7 +68,7 @@ _ROWS = (
 )
 
 MODELS: dict[str, Model] = {
-    name: Model(name=name, num_params=params, macs=gmac * 1e9, sample=sample, source=source)
+    name: Model(name=name, num_params=params, macs=round(gmac * 1e9), sample=sample, source=source)
     for name, params, gmac, sample, source in _ROWS
 }
 

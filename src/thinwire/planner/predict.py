@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from thinwire.errors import InputError
-from thinwire.planner.rounds import ALL_REDUCES, Cost, Wire, all_gather, gtopk_tree
+from thinwire.planner.rounds import Cost, Wire, all_gather, all_reduces, gtopk_tree
 from thinwire.planner.workload import Workload, compute_times, mean_of
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ def _label(method: str, settings: Settings) -> str:
 
 def _best_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[Cost, str]:
     """The cheapest algorithm, so that the dense baseline is the strongest one."""
-    costs = {name: wire.cost(make(size, _VALUE * num_params)) for name, make in ALL_REDUCES.items()}
+    rounds = all_reduces(size, _VALUE * num_params)
+    costs = {name: wire.cost(each) for name, each in rounds.items()}
     best = min(costs, key=lambda name: costs[name].seconds)
     return costs[best], best
 

@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.planner.advise import Plan, percent, ratio_text
+from thinwire.planner._words import percent, ratio_text
+from thinwire.planner.advise import Plan
 from thinwire.planner.predict import Prediction
 from thinwire.units import format_count, format_size, format_time
 
@@ -28,7 +29,7 @@ def plan_table(plan: Plan) -> Table:
         table.add_row(
             Text(f"{'›' if chosen else ' '} {_short(p)}", style="bold" if chosen else ""),
             _three(p.samples_per_second) + ("*" if p.samples_per_second == best else " "),
-            format_time(p.step_time),
+            _brief(p.step_time),
             percent(p.exposed_share) if p.communication else "–",
             format_size(p.bytes_per_step),
             ratio_text(p.speedup_ssgd),
@@ -54,7 +55,7 @@ def plan_report(plan: Plan) -> RenderableType:
     for heading, lines in (
         ("An epoch", [", ".join(epochs)] if epochs else ()),
         ("Why", plan.why),
-        ("Better", plan.proposals),
+        ("Better", [plan.proposal.text] if plan.proposal else ()),
         ("Beware", plan.warnings),
         ("Assumed", plan.assumptions),
     ):
@@ -71,6 +72,11 @@ _LEGEND = (
 
 def _short(p: Prediction) -> str:
     return p.label.replace(", density ", " ").replace(" (fastest node)", "")
+
+
+def _brief(seconds: float) -> str:
+    """A time that is short enough for a column."""
+    return format_time(seconds).replace(" min", "m").replace(" h", "h")
 
 
 def _three(value: float) -> str:

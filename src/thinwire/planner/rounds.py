@@ -1,11 +1,11 @@
 """What a collective costs on any cluster, from the rounds that it consists of.
 
 `collectives.costs` has the closed forms for an idle uniform network. An uneven cluster has none, so
-here a collective is a list of rounds, each a set of messages of one size that travel at once:
-a round lasts as long as its slowest message, whose rate is its share of every link on its path
-(both ends, the pair, the site's uplink and downlink). On a uniform cluster the sum of the rounds is
-the closed form, and the tests hold the two together. Rounds are taken to start together, which is
-slightly pessimistic where only some pairs are slow.
+here a collective is a list of rounds, each a set of messages of one size that set out together
+unless their sender still waits for something. A message's rate is its share of every link on its
+path (both ends, the pair, the site's uplink and downlink) among the messages of its round. Each
+node's egress and ingress pass one message after the other. On a uniform cluster the result is the
+closed form, and the tests hold the two together.
 
 This file imports no torch, so that a plan is printed at once.
 """
@@ -13,7 +13,7 @@ This file imports no torch, so that a plan is printed at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from thinwire.cluster import Cluster
 
 __all__ = [
-    "ALL_REDUCES",
     "Cost",
     "Round",
     "Wire",
     "all_gather",
+    "all_reduces",
     "gtopk_tree",
     "halving_doubling",
     "ring",
     "tree",
 ]
 
-# Headers of packets with one and two buffers, as wire/packet.py lays them out.
-DENSE_HEADER, SPARSE_HEADER = 24, 32
+# A packet's header and its part per buffer, as wire/packet.py lays them out: importing that would
+# import torch.
+_HEAD, _PER_BUFFER = 16, 8
 
 Pairs = Iterable[tuple[int, int]]
 
@@ -84,30 +85,49 @@ class Wire:
         self._egress = [n.egress * mean_of(n.egress_scale) for n in cluster.nodes]
         self._ingress = [n.ingress * mean_of(n.ingress_scale) for n in cluster.nodes]
 
-    def cost(self, rounds: Iterable[Round]) -> Cost:
+    def cost(self, rounds: Sequence[Round]) -> Cost:
         """The rounds one after the other."""
-        latency = transfer = total = 0.0
-        for each in rounds:
-            alpha, seconds = self._slowest(each)
-            latency += alpha * each.repeat
-            transfer += seconds * each.repeat
-            total += each.total * each.repeat
-        return Cost(latency, transfer, total)
+        total = sum(each.total * each.repeat for each in rounds)
+        latency = self._elapsed(rounds, size_matters=False)
+        seconds = self._elapsed(rounds, size_matters=True)
+        return Cost(latency, max(0.0, seconds - latency), total)
 
-    def _slowest(self, each: Round) -> tuple[float, float]:
-        """Latency and transfer time of the message that ends the round."""
+    def _elapsed(self, rounds: Sequence[Round], size_matters: bool) -> float:
+        """Seconds until the last node has what it needs."""
+        size = self._cluster.size
+        if self._uniform is not None and size & (size - 1) == 0:
+            # All nodes are in step, so that only the sum over the rounds counts.
+            latency, rate = self._uniform
+            return sum(
+                (latency + (each.nbytes / rate if size_matters else 0.0)) * each.repeat
+                for each in rounds
+            )
+        ready, egress, ingress = [0.0] * size, [0.0] * size, [0.0] * size
+        for each in rounds:
+            before = list(ready)
+            for src, dst, latency, transfer in self._messages(each):
+                seconds = transfer if size_matters else 0.0
+                start = max(before[src], egress[src])
+                egress[src] = start + seconds
+                ingress[dst] = max(start + latency, ingress[dst]) + seconds
+                ready[dst] = max(ready[dst], ingress[dst])
+            if each.repeat > 1:
+                # Every node waits for its neighbour, so the slowest pair sets the pace of all.
+                took = max(ready) - max(before)
+                ready = [max(ready) + (each.repeat - 1) * took] * size
+        return max(ready)
+
+    def _messages(self, each: Round) -> Iterator[tuple[int, int, float, float]]:
+        """Source, destination, latency and seconds on the way of each message."""
         if self._uniform is not None:
             latency, rate = self._uniform
-            return latency, each.nbytes / rate
+            yield from ((src, dst, latency, each.nbytes / rate) for src, dst in each.pairs())
+            return
         pairs = list(each.pairs())
         users = Counter(link for pair in pairs for link, _ in self._links(*pair))
-        latest = (0.0, 0.0)
         for src, dst in pairs:
             rate = min(limit / users[link] for link, limit in self._links(src, dst))
-            found = (self._cluster.latency(src, dst), each.nbytes / rate)
-            if sum(found) > sum(latest):
-                latest = found
-        return latest
+            yield src, dst, self._cluster.latency(src, dst), each.nbytes / rate
 
     def _links(self, src: int, dst: int) -> list[tuple[tuple[str, object], float]]:
         """Every link on the path with its rate, bytes/s."""
@@ -126,93 +146,87 @@ class Wire:
         return links
 
 
-def ring(size: int, nbytes: float, header: int = DENSE_HEADER) -> list[Round]:
+def ring(size: int, nbytes: int, headers: bool = True) -> list[Round]:
     """Ring all-reduce of `nbytes` per worker: 2(P-1)·α + 2(P-1)/P·n·β."""
     if size < 2:
         return []
-    chunk = nbytes / size
+    header = _header(1, headers)
+    pairs = _shift(size, 1)
     total = nbytes + size * header
-    return [
-        Round(chunk + header, total, lambda: ((i, (i + 1) % size) for i in range(size)),
-              2 * (size - 1))
-    ]  # fmt: skip
+    return [Round(_part(nbytes, size) + header, total, pairs, repeat=2 * (size - 1))]
 
 
-def halving_doubling(size: int, nbytes: float, header: int = DENSE_HEADER) -> list[Round]:
-    """Rabenseifner's all-reduce: 2·log2 P·α + 2(P-1)/P·n·β at powers of two.
-
-    Otherwise the surplus workers first give theirs to a partner and get the result at the end.
-    """
-    core = _power_below(size)
-    rounds, part, distance = [], nbytes, core // 2
-    while distance:
-        part /= 2
-        rounds.append(
-            Round(part + header, core * (part + header), _partners(core, distance), repeat=2)
+def halving_doubling(size: int, nbytes: int, headers: bool = True) -> list[Round]:
+    """Rabenseifner's all-reduce: 2·log2 P·α + 2(P-1)/P·n·β. `size` is a power of two."""
+    header = _header(1, headers)
+    halving = [
+        Round(
+            _part(nbytes, 1 << level) + header,
+            size * (nbytes / (1 << level) + header),
+            _partners(size, size >> level),
         )
-        distance //= 2
-    surplus = size - core
-    if surplus:
-        whole = nbytes + header
-        rounds.append(
-            Round(whole, surplus * whole, lambda: ((core + i, i) for i in range(surplus)))
-        )
-        rounds.append(
-            Round(whole, surplus * whole, lambda: ((i, core + i) for i in range(surplus)))
-        )
-    return rounds
+        for level in range(1, size.bit_length())
+    ]
+    return [*halving, *reversed(halving)]
 
 
-def tree(size: int, nbytes: float, header: int = DENSE_HEADER) -> list[Round]:
-    """Binomial reduce and broadcast: 2·ceil(log2 P)·(α + n·β)."""
-    whole = nbytes + header
-    rounds = []
+def tree(size: int, nbytes: int, headers: bool = True, buffers: int = 1) -> list[Round]:
+    """Binomial reduce and broadcast: 2·log2 P·(α + n·β) at powers of two, never more elsewhere
+    than with P rounded up to one."""
+    whole = nbytes + _header(buffers, headers)
+    up, down = [], []
     for distance in _distances(size):
-        count = len(range(distance, size, 2 * distance))
-        rounds.append(Round(whole, count * whole, _up(size, distance)))
-        rounds.append(Round(whole, count * whole, _down(size, distance)))
-    return rounds
+        total = len(range(distance, size, 2 * distance)) * whole
+        up.append(Round(whole, total, _branches(size, distance, up=True)))
+        down.append(Round(whole, total, _branches(size, distance, up=False)))
+    return [*up, *reversed(down)]
 
 
-def all_gather(size: int, nbytes: float, header: int = SPARSE_HEADER) -> list[Round]:
-    """Recursive doubling: ceil(log2 P)·α + (P-1)·n·β; Bruck's shifts where P is no power of two."""
+def all_gather(size: int, nbytes: int, headers: bool = True) -> list[Round]:
+    """Sparse sets of `nbytes` by recursive doubling: ceil(log2 P)·α + (P-1)·n·β."""
     rounds = []
     for distance in _distances(size):
         blocks = min(distance, size - distance)
-        part = blocks * nbytes + header
-        exchange = _partners if _power_below(size) == size else _shift
-        rounds.append(Round(part, size * part, exchange(size, distance)))
+        part = blocks * nbytes + _header(2 * blocks, headers)
+        rounds.append(Round(part, size * part, _shift(size, -distance)))
     return rounds
 
 
-def gtopk_tree(size: int, nbytes: float, header: int = SPARSE_HEADER) -> list[Round]:
+def gtopk_tree(size: int, nbytes: int, headers: bool = True) -> list[Round]:
     """Tree of top-k merges and a broadcast: 2·ceil(log2 P)·(α + n·β) with n = 8k bytes."""
-    return tree(size, nbytes, header)
+    return tree(size, nbytes, headers, buffers=2)
 
 
-ALL_REDUCES = {"ring": ring, "halving-doubling": halving_doubling, "tree": tree}
+def all_reduces(size: int, nbytes: int) -> dict[str, list[Round]]:
+    """The algorithms that may be best: halving-doubling only pays at powers of two."""
+    found = {"ring": ring(size, nbytes)}
+    if size & (size - 1) == 0:
+        found["halving-doubling"] = halving_doubling(size, nbytes)
+    return {**found, "tree": tree(size, nbytes)}
 
 
-def _power_below(size: int) -> int:
-    return 1 << (size.bit_length() - 1)
+def _header(buffers: int, headers: bool) -> int:
+    return _HEAD + _PER_BUFFER * buffers if headers else 0
+
+
+def _part(nbytes: int, parts: int) -> int:
+    """The largest of so many runs of 4-byte elements."""
+    return 4 * -(-nbytes // (4 * parts))
 
 
 def _distances(size: int) -> list[int]:
     """1, 2, 4 … below `size`."""
-    return [1 << r for r in range((size - 1).bit_length())]
+    return [1 << i for i in range((size - 1).bit_length())]
+
+
+def _shift(size: int, by: int) -> Callable[[], Pairs]:
+    return lambda: ((i, (i + by) % size) for i in range(size))
 
 
 def _partners(size: int, distance: int) -> Callable[[], Pairs]:
     return lambda: ((i, i ^ distance) for i in range(size))
 
 
-def _shift(size: int, distance: int) -> Callable[[], Pairs]:
-    return lambda: ((i, (i - distance) % size) for i in range(size))
-
-
-def _up(size: int, distance: int) -> Callable[[], Pairs]:
-    return lambda: ((i, i - distance) for i in range(distance, size, 2 * distance))
-
-
-def _down(size: int, distance: int) -> Callable[[], Pairs]:
-    return lambda: ((i - distance, i) for i in range(distance, size, 2 * distance))
+def _branches(size: int, distance: int, up: bool) -> Callable[[], Pairs]:
+    lower = range(distance, size, 2 * distance)
+    return lambda: ((i, i - distance) if up else (i - distance, i) for i in lower)

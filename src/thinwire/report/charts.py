@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: colours are CSS variables, so one picture serves light, dark and print.
+"""Line charts as inline SVG; colours are CSS variables: one picture for light, dark and print.
 
 A chart is drawn once for wide and once for narrow screens, since text in a scaled picture would be
 too small to read on a phone. Lines differ by colour, dash and end marker.
@@ -14,11 +14,12 @@ from html import escape
 from thinwire.report.curves import Curve
 from thinwire.units import format_count
 
-__all__ = ["Axis", "Chart", "Scale", "line_chart", "marker", "ticks"]
+__all__ = ["Axis", "Chart", "Scale", "colour", "dashes", "line_chart", "marker", "ticks"]
 
-DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
-_LABEL_HEIGHT = 15
-_LABEL_EM = 7.2
+_DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
+_COLOURS = 8
+_LABEL_HEIGHT = 16
+_COLUMN_GAP = 70
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,9 @@ def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]
     """Round numbers that divide a range.
 
     >>> ticks(0.0, 11.0, 5)
-    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    [0.0, 2.5, 5.0, 7.5, 10.0]
     >>> ticks(0.5, 200.0, 5, log=True)
-    [1.0, 10.0, 100.0]
+    [1.0, 3.0, 10.0, 30.0, 100.0]
     """
     if log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -90,21 +91,45 @@ def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]
     return [round(i * step, 12) for i in range(begin, math.floor(high / step + 1e-9) + 1)]
 
 
+def colour(style: int) -> str:
+    """The CSS class of a line's colour; after the eighth line colours come again."""
+    return f"s{style % _COLOURS}"
+
+
+def dashes(style: int) -> str:
+    """The attribute that dashes a line, shifted when colours come again; empty for solid."""
+    dash = _DASHES[(style + style // _COLOURS) % len(_DASHES)]
+    return f' stroke-dasharray="{dash}"' if dash else ""
+
+
 def marker(shape: int, x: float, y: float, size: float, css: str) -> str:
     """A small mark that tells lines apart without colour: one of eight shapes."""
-    s = size
-    paths = (
-        f"M{x - s:.1f} {y:.1f}a{s} {s} 0 1 0 {2 * s} 0a{s} {s} 0 1 0 {-2 * s} 0z",
-        f"M{x - s:.1f} {y - s:.1f}h{2 * s}v{2 * s}h{-2 * s}z",
-        f"M{x:.1f} {y - 1.2 * s:.1f}l{1.2 * s} {2.1 * s}h{-2.4 * s}z",
-        f"M{x:.1f} {y - 1.3 * s:.1f}l{1.3 * s} {1.3 * s}l{-1.3 * s} {1.3 * s}l{-1.3 * s} "
-        f"{-1.3 * s}z",
-        f"M{x:.1f} {y + 1.2 * s:.1f}l{1.2 * s} {-2.1 * s}h{-2.4 * s}z",
-        f"M{x - s:.1f} {y - 0.4 * s:.1f}h{2 * s}v{0.8 * s}h{-2 * s}z",
-        f"M{x - 0.4 * s:.1f} {y - s:.1f}h{0.8 * s}v{2 * s}h{-0.8 * s}z",
-        f"M{x - s:.1f} {y + s:.1f}v{-2 * s}l{2 * s} {2 * s}z",
-    )
-    return f'<path class="{css}" d="{paths[shape % len(paths)]}"/>'
+    points = _SHAPES[shape % len(_SHAPES)]
+    path = "L".join(f"{x + a * size:.1f} {y + b * size:.1f}" for a, b in points)
+    return f'<path class="{css}" d="M{path}z"/>'
+
+
+def _ring(corners: int, radius: float, turn: float = 0.0) -> list[tuple[float, float]]:
+    angles = [2 * math.pi * (i / corners + turn) for i in range(corners)]
+    return [(radius * math.sin(angle), -radius * math.cos(angle)) for angle in angles]
+
+
+_PLUS = [(1.2, 0.4), (0.4, 0.4), (0.4, 1.2)]
+_PLUS = [
+    (a * p - b * q, a * q + b * p)
+    for p, q in ((1, 0), (0, 1), (-1, 0), (0, -1))
+    for a, b in _PLUS
+]
+_SHAPES = (
+    _ring(16, 1.05),
+    _ring(4, 1.35, 1 / 8),
+    _ring(3, 1.4),
+    _ring(4, 1.35),
+    _ring(3, 1.4, 1 / 2),
+    _PLUS,
+    _ring(5, 1.25),
+    [(0.71 * (a - b), 0.71 * (a + b)) for a, b in _PLUS],
+)
 
 
 def line_chart(
@@ -124,7 +149,10 @@ def line_chart(
     Args:
         curves: what to draw.
         styles: label to number, for colour, dash and marker.
-        width, height: of the picture, in its own pixels.
+        x_axis: what runs to the right.
+        y_axis: what runs upwards.
+        width: of the picture, in its own pixels; at most 500 leaves out the labels at the ends.
+        height: of the picture, in its own pixels.
         name: said to screen readers, and unique on the page.
         target: a horizontal line.
         crossings: label to the x at which the target is reached.
@@ -132,7 +160,7 @@ def line_chart(
     left, right, top, bottom = (58, 96, 14, 46) if width > 500 else (46, 14, 12, 42)
     x = Scale(low=x_axis.low, high=x_axis.high, start=left, end=width - right, log=x_axis.log)
     y = Scale(low=y_axis.low, high=y_axis.high, start=height - bottom, end=top, log=y_axis.log)
-    clip = f"clip-{name}-{width}"
+    clip = f"clip-{name.replace(' ', '-')}-{width}"
     body = [
         f'<clipPath id="{clip}"><rect x="{left}" y="{top - 4}" width="{width - left - right + 4}" '
         f'height="{height - top - bottom + 4}"/></clipPath>',
@@ -147,7 +175,7 @@ def line_chart(
     for label, at in (crossings or {}).items():
         if target is not None:
             style = styles[label]
-            body.append(marker(style, x(at), y(target), 4.5, f"mark s{style}"))
+            body.append(marker(style, x(at), y(target), 4.5, f"mark {colour(style)}"))
     body.append(_end_labels(curves, styles, x, y, width))
     body.append(f'<line class="cursor" y1="{top}" y2="{height - bottom}" hidden="hidden"/>')
     svg = (
@@ -194,7 +222,7 @@ def _target_line(x: Scale, y: Scale, target: float) -> str:
     at = y(target)
     return (
         f'<line class="target" x1="{x.start}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        f'<text class="tick halo" x="{x.start + 5}" y="{at - 5:.1f}">'
+        f'<text class="tick halo" x="{x.end - 4}" y="{at + 15:.1f}" text-anchor="end">'
         f"target {target * 100:.1f} %</text>"
     )
 
@@ -209,12 +237,10 @@ def _band(curve: Curve, x: Scale, y: Scale, style: int) -> str:
         return ""
     upper = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.high, strict=True)]
     lower = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.low, strict=True)]
-    return f'<path class="band s{style}" d="M{"L".join(upper + lower[::-1])}z"/>'
+    return f'<path class="band {colour(style)}" d="M{"L".join(upper + lower[::-1])}z"/>'
 
 
 def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
-    dash = DASHES[style % len(DASHES)]
-    attribute = f' stroke-dasharray="{dash}"' if dash else ""
     if _still(curve):
         at = y(curve.mean[-1])
         path = f"M{x.start} {at:.1f}H{x.end}"
@@ -222,46 +248,51 @@ def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
         points = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.mean, strict=True)]
         path = f"M{'L'.join(points)}"
     faint = " partial" if curve.partial else ""
-    return f'<path class="line{faint} s{style}"{attribute} d="{path}"/>'
+    return f'<path class="line{faint} {colour(style)}"{dashes(style)} d="{path}"/>'
 
 
 def _end_labels(
     curves: Sequence[Curve], styles: Mapping[str, int], x: Scale, y: Scale, width: int
 ) -> str:
-    """A marker at each end; a label beside it where it hides no other label."""
-    taken: list[tuple[float, float, float]] = []
-    parts = []
-    lowest, highest = y.start, y.end
-    order = sorted(curves, key=lambda curve: (-_end(curve, x), -curve.mean[-1]))
-    for curve in order:
-        style = styles[curve.label]
-        at_x, at_y = _end(curve, x), y(curve.mean[-1])
-        at_y = min(max(at_y, highest), lowest)
-        parts.append(marker(style, at_x, at_y, 4.0, f"mark s{style}"))
-        if width <= 500:
-            continue
-        length = len(curve.label) * _LABEL_EM + 8
-        for step in range(24):
-            shift = (step + 1) // 2 * _LABEL_HEIGHT * (1 if step % 2 else -1)
-            place = at_y + shift
-            inside = highest + 4 <= place <= lowest - 4
-            if inside and not any(
-                abs(place - other_y) < _LABEL_HEIGHT
-                and at_x < other_x + other_length
-                and other_x < at_x + length
-                for other_x, other_y, other_length in taken
-            ):
-                break
-        taken.append((at_x, place, length))
-        if abs(place - at_y) > 2:
+    """A marker at each end, and the names beside it: in a column where ends are close together."""
+    ends = [(_end(curve, x), _clamped(y(curve.mean[-1]), y), curve.label) for curve in curves]
+    parts = [marker(styles[label], a, b, 4.0, f"mark {colour(styles[label])}") for a, b, label in ends]
+    if width <= 500:
+        return "".join(parts)
+    columns: list[list[tuple[float, float, str]]] = []
+    for end in sorted(ends):
+        if columns and end[0] - columns[-1][-1][0] < _COLUMN_GAP:
+            columns[-1].append(end)
+        else:
+            columns.append([end])
+    for column in columns:
+        place_x = max(a for a, _, _ in column) + 13
+        column.sort(key=lambda end: end[1])
+        for (a, b, label), place in zip(column, _apart([b for _, b, _ in column], y), strict=True):
+            if abs(place - b) > 2 or place_x - a > 16:
+                parts.append(
+                    f'<path class="leader" d="M{a + 5:.1f} {b:.1f}L{place_x - 2:.1f} {place:.1f}"/>'
+                )
             parts.append(
-                f'<path class="leader" d="M{at_x + 5:.1f} {at_y:.1f}L{at_x + 10:.1f} {place:.1f}"/>'
+                f'<text class="name halo" x="{place_x:.1f}" y="{place + 4:.1f}">'
+                f"{escape(label)}</text>"
             )
-        parts.append(
-            f'<text class="name halo" x="{at_x + 12:.1f}" y="{place + 4:.1f}">'
-            f"{escape(curve.label)}</text>"
-        )
     return "".join(parts)
+
+
+def _clamped(value: float, y: Scale) -> float:
+    return min(max(value, y.end), y.start)
+
+
+def _apart(wanted: list[float], y: Scale) -> list[float]:
+    """Places from top to bottom, a line's height apart, as near to the wanted ones as that lets."""
+    places: list[float] = []
+    for value in wanted:
+        places.append(max(value, places[-1] + _LABEL_HEIGHT) if places else value)
+    shift = (places[-1] - wanted[-1]) / 2
+    shift = min(shift, places[0] - y.end - 4)
+    shift = max(shift, places[-1] - y.start + 6)
+    return [place - shift for place in places]
 
 
 def _end(curve: Curve, x: Scale) -> float:

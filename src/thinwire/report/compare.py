@@ -200,6 +200,7 @@ def compare(record: Record, target: str | float | None = None) -> Comparison:
     """One row per method.
 
     Args:
+        record: as read.
         target: as `parse_target` takes it; None takes the record's `settings["target"]`, or 97%.
 
     Raises:

@@ -44,6 +44,8 @@ def curve_of(label: str, runs: list[RunRecord], metric: str, axis: str) -> Curve
     """The curve of one method's runs; None if they hold no point.
 
     Args:
+        label: the method's.
+        runs: its runs, any status.
         metric: one of `METRICS`.
         axis: one of `AXES`.
     """

@@ -1,7 +1,8 @@
 """Reading a record: typed lines, grouped by run.
 
-What cannot be read is dropped with a warning that names file and line: a line torn by a kill, or one
-whose fields have wrong types. Unknown kinds and fields come from a newer thinwire and are skipped.
+What cannot be read is dropped with a warning that names file and line: a line torn by a kill, or
+one whose fields have wrong types. Unknown kinds and fields come from a newer thinwire and are
+skipped.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ class Column:
 
     Args:
         key: its name in files.
-        title: short, for the terminal; `meaning` is the sentence that explains it.
+        title: short, for the terminal.
+        heading: in full, for the page.
+        meaning: what explains it.
         value: a number to compare rows by, None where there is none.
         cell: what is shown.
         largest: whether the best is the largest.
@@ -45,6 +47,7 @@ class Column:
 
     key: str
     title: str
+    heading: str
     meaning: str
     value: Callable[[MethodSummary], float | None]
     cell: Callable[[MethodSummary], Cell]
@@ -59,11 +62,18 @@ def _accuracy_cell(spread: Spread | None) -> Cell:
     return Cell(text=text, spread=f"± {spread.deviation * 100:.1f}" if spread.count > 1 else "")
 
 
+def _range(low: str, high: str) -> str:
+    """Two texts as a range, the unit once where it is the same; empty where they are equal."""
+    number, _, unit = low.partition(" ")
+    if low == high:
+        return ""
+    return f"{number}–{high}" if unit == high.partition(" ")[2] and unit else f"{low}–{high}"
+
+
 def _time_cell(row: MethodSummary) -> Cell:
     if row.time is not None:
-        low, high = time_words(row.time.low), time_words(row.time.high)
-        same = low == high or row.time.count < 2
-        return Cell(text=time_words(row.time.median), spread="" if same else f"{low} to {high}")
+        spread = _range(time_words(row.time.low), time_words(row.time.high))
+        return Cell(text=time_words(row.time.median), spread=spread)
     if not row.times:
         return Cell(text="–")
     return Cell(text=f"miss {row.hits}/{len(row.times)}", missed=True)
@@ -74,8 +84,8 @@ def _speedup_cell(base: str) -> Callable[[MethodSummary], Cell]:
         spread = row.speedup.get(base)
         if spread is None:
             return Cell(text="–", missed=row.time is None and bool(row.times))
-        low, high = ratio_words(spread.low), ratio_words(spread.high)
-        return Cell(text=ratio_words(spread.median), spread="" if low == high else f"{low}–{high}")
+        told = _range(ratio_words(spread.low), ratio_words(spread.high))
+        return Cell(text=ratio_words(spread.median), spread=told)
 
     return cell
 
@@ -102,6 +112,7 @@ COLUMNS = (
     Column(
         key="final_accuracy",
         title="final %",
+        heading="final accuracy %",
         meaning="test accuracy at the end of training, mean ± standard deviation over the seeds",
         value=lambda row: _mean(row.final),
         cell=lambda row: _accuracy_cell(row.final),
@@ -110,6 +121,7 @@ COLUMNS = (
     Column(
         key="best_accuracy",
         title="best %",
+        heading="best accuracy %",
         meaning="the highest test accuracy at any evaluation, mean ± standard deviation",
         value=lambda row: _mean(row.best),
         cell=lambda row: _accuracy_cell(row.best),
@@ -118,6 +130,7 @@ COLUMNS = (
     Column(
         key="time_to_target",
         title="to target",
+        heading="time to target",
         meaning="time of the first evaluation at or above the target, median over the seeds; "
         "a miss on any seed is a miss, with the number of seeds that reached it",
         value=lambda row: _median(row.time),
@@ -126,6 +139,7 @@ COLUMNS = (
     Column(
         key="speedup_ssgd",
         title="vs ssgd",
+        heading="speed-up over ssgd",
         meaning="median time of ssgd (plain DDP) over the method's; range over the seeds",
         value=lambda row: _median(row.speedup.get("ssgd")),
         cell=_speedup_cell("ssgd"),
@@ -134,6 +148,7 @@ COLUMNS = (
     Column(
         key="speedup_alone",
         title="vs alone",
+        heading="speed-up over alone",
         meaning="median time of alone (the fastest machine by itself) over the method's; "
         "range over the seeds",
         value=lambda row: _median(row.speedup.get("alone")),
@@ -143,6 +158,7 @@ COLUMNS = (
     Column(
         key="bytes_per_step",
         title="sent/step",
+        heading="sent per step",
         meaning="bytes sent per worker and step, as counted on the wire with headers; bytes sent "
         "by servers are shared out over the workers",
         value=lambda row: _mean(row.step_bytes) if row.num_workers > 1 else None,
@@ -151,6 +167,7 @@ COLUMNS = (
     Column(
         key="waiting",
         title="waiting",
+        heading="time waiting",
         meaning="share of the workers' time spent waiting for messages",
         value=lambda row: _mean(row.waiting) if row.num_workers > 1 else None,
         cell=_plain_cell(lambda row: row.waiting, percent_words),
@@ -158,6 +175,7 @@ COLUMNS = (
     Column(
         key="energy",
         title="energy",
+        heading="energy",
         meaning="joules of all machines for the whole run, from the powers in the cluster "
         "description",
         value=lambda row: _mean(row.energy),
@@ -166,6 +184,7 @@ COLUMNS = (
     Column(
         key="duration",
         title="run",
+        heading="run time",
         meaning="time of the whole run on its own clock",
         value=lambda row: _mean(row.duration),
         cell=_plain_cell(lambda row: row.duration, time_words),
@@ -173,6 +192,7 @@ COLUMNS = (
     Column(
         key="wall",
         title="wall",
+        heading="computed in",
         meaning="real time that this computer took for one run",
         value=lambda row: _mean(row.wall),
         cell=_plain_cell(lambda row: row.wall, time_words),

@@ -30,10 +30,12 @@ class Task(ABC):
         name: for tables and records.
         uses_rngs: the global random generators that `model` and `loss` draw from, of "torch",
             "numpy" and "random"; virtual workers keep these apart and leave the others alone.
+        timing_only: the model lies on the meta device and nothing is computed, only timed.
     """
 
     name: ClassVar[str]
     uses_rngs: ClassVar[tuple[str, ...]] = ("torch",)
+    timing_only: ClassVar[bool] = False
 
     @abstractmethod
     def train_data(self) -> Split:

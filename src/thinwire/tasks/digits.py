@@ -66,10 +66,13 @@ class Digits(AbstractClassification):
 
 def _stratified(y: torch.Tensor, num_test: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Shuffled indices of training and test samples, each with its share of every class."""
-    order = torch.randperm(len(y), generator=generator_for(0, "digits split"))
+    generator = generator_for(0, "digits split")
+    order = torch.randperm(len(y), generator=generator)
     num_classes = int(y.max()) + 1
     quota = split_batch(num_test, torch.bincount(y).tolist(), num_classes)
     is_test = torch.zeros(len(y), dtype=torch.bool)
     for label in range(num_classes):
         is_test[order[y[order] == label][: quota[label]]] = True
+    # Shuffled again: the classes whose quota was full first would else lead.
+    order = torch.randperm(len(y), generator=generator)
     return order[~is_test[order]], order[is_test[order]]

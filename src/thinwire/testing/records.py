@@ -20,7 +20,8 @@ from thinwire.seeds import seed_for
 __all__ = ["EXAMPLE_METHODS", "MadeUpMethod", "example_lines", "write_example_record"]
 
 _RATE = 12.5e6
-_SLOWNESS = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.6, 2.0)
+_NODES = ("desk-0", "desk-1", "desk-2", "desk-3", "desk-4", "desk-5", "old", "in-use")
+_SLOWNESS = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.6)
 _SAMPLES = 28_740
 _BATCH = 32
 
@@ -73,6 +74,8 @@ def write_example_record(
 
     Args:
         folder: made if missing.
+        methods: what is compared.
+        num_seeds: runs of each method.
         target: goes into the header's settings.
         cluster: the cluster as TOML text.
     """
@@ -125,7 +128,7 @@ def _run(method: MadeUpMethod, seed: int) -> Iterable[Line]:
         seed=seed,
         mode="virtual",
         settings={"steps": _SAMPLES // (_BATCH * count)},
-        nodes=[f"desk-{rank + 1}" for rank in range(count)],
+        nodes=list(_NODES[:count]),
         num_params=80_000,
         wire_model="fair",
     )

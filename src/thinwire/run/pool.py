@@ -1,0 +1,145 @@
+"""Runs jobs in a few processes beside this one, each appending to its own part of the record.
+
+A process that is killed, or a terminal that goes away, takes nothing with it but the runs that were
+not finished: every line is already in its file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from thinwire.errors import ThinwireError
+from thinwire.run.experiment import Job, run_virtual
+from thinwire.tasks import Task
+
+__all__ = ["Failure", "run_jobs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A job that did not end well: its run id, and why."""
+
+    run: str
+    reason: str
+
+
+@dataclass
+class _Process:
+    """What a pool process keeps between jobs."""
+
+    folder: Path
+    part: int
+    task: Task | None = None
+
+
+_PROCESS: _Process | None = None
+
+
+def run_jobs(
+    jobs: list[Job],
+    make_task: Callable[[], Task],
+    folder: Path,
+    processes: int,
+    watch: Callable[[], None],
+) -> list[Failure]:
+    """Run all jobs; `watch` is called a few times a second meanwhile.
+
+    Args:
+        jobs: in the order in which they are begun.
+        make_task: pickled to each process and called there once.
+        folder: the run folder; parts are numbered after those that exist.
+        processes: at most this many at a time, 1 or more.
+        watch: for a display; may raise, which ends the processes.
+
+    Returns:
+        The jobs that failed; the others are in the record.
+    """
+    context = multiprocessing.get_context("spawn")
+    numbers = context.SimpleQueue()
+    first = _first_free_part(folder)
+    workers = max(1, min(processes, len(jobs)))
+    for part in range(first, first + workers):
+        numbers.put(part)
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=_begin, initargs=(folder, numbers, os.getpid())
+    )
+    futures = {pool.submit(_run, job, make_task): job for job in jobs}
+    try:
+        for _ in _pending(futures):
+            watch()
+    except BaseException:
+        for process in list(pool._processes.values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+    watch()
+    outcomes = ((job, _outcome(future)) for future, job in futures.items())
+    return [Failure(run=job.run, reason=reason) for job, reason in outcomes if reason]
+
+
+def _pending(futures: dict[Future[str], Job]) -> Iterator[None]:
+    todo = set(futures)
+    while todo:
+        _, todo = wait(todo, timeout=0.2)
+        yield
+
+
+def _outcome(future: Future[str]) -> str:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return "its process was killed (out of memory?); run with --processes 1"
+
+
+def _first_free_part(folder: Path) -> int:
+    for part in itertools.count(1):
+        if not (folder / f"record-{part}.jsonl").exists():
+            return part
+    raise AssertionError
+
+
+def _begin(folder: Path, numbers: multiprocessing.SimpleQueue[int], parent: int) -> None:
+    global _PROCESS
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    _die_with(parent)
+    import torch
+
+    torch.set_num_threads(1)  # as many processes as cores; and parity with a real run
+    _PROCESS = _Process(folder, numbers.get())
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its parent is gone, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _run(job: Job, make_task: Callable[[], Task]) -> str:
+    """Run one job; the reason why it failed, or ""."""
+    from thinwire.report import Recorder
+
+    assert _PROCESS is not None
+    if _PROCESS.task is None:
+        _PROCESS.task = make_task()
+    with Recorder(_PROCESS.folder, _PROCESS.part) as recorder:
+        try:
+            run_virtual(job, _PROCESS.task, recorder.write)
+        except ThinwireError as error:
+            return str(error)
+        except Exception:
+            return traceback.format_exc()
+    return ""

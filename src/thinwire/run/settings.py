@@ -1,0 +1,271 @@
+"""What a run is asked to do, as frozen dataclasses that a TOML file or `--set` fills."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from thinwire.errors import InputError, nearest
+from thinwire.methods import Method, build_method
+
+__all__ = ["MethodSpec", "TrainSettings", "WireSettings", "parse_assignments", "read_settings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What is learned, and with which steps.
+
+    Args:
+        batch: samples per worker and step on average; the global batch is this times the workers.
+        split: "equal" batches, or "by_speed": in proportion to the workers' speeds.
+        epochs: passes over the training set, by all workers together.
+        evals: evaluations in a run, about.
+        optimizer: see `thinwire.worker.Optimizer`.
+        lr: learning rate.
+        momentum: of sgd.
+        weight_decay: L2 coefficient.
+        warmup: updates over which the learning rate rises to `lr`.
+        train_limit: use only the first samples of the training set.
+    """
+
+    batch: int = 16
+    split: Literal["equal", "by_speed"] = "equal"
+    epochs: float = 12.0
+    evals: int = 40
+    optimizer: str = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    warmup: int = 0
+    train_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("batch", "evals"):
+            if getattr(self, key) < 1:
+                raise InputError(f"train.{key} = {getattr(self, key)}: at least 1 is needed")
+        if not self.epochs > 0:
+            raise InputError(f"train.epochs = {self.epochs}: more than 0 is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireSettings:
+    """How messages travel.
+
+    Args:
+        link_model: of the virtual network: "fair" (streams share links) or "queue".
+        collectives: on the real wire: "written" (thinwire's own, the same bits as the virtual run)
+            or "native" (torch.distributed's).
+        deadline: seconds after which a wait on the real wire fails, naming who is missing.
+        warn_after: seconds after which a wait on the real wire is reported.
+    """
+
+    link_model: Literal["fair", "queue"] = "fair"
+    collectives: Literal["written", "native"] = "written"
+    deadline: float = 300.0
+    warn_after: float = 10.0
+
+    def __post_init__(self) -> None:
+        for key in ("deadline", "warn_after"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"wire.{key} = {getattr(self, key)}: more than 0 s is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec:
+    """A method as written on a command line: `gtopk`, `ssgd:accumulate=8`, `mine:Method`.
+
+    Args:
+        name: a key of METHODS or `module:Class`.
+        settings: its settings as given.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> MethodSpec:
+        """Read the command-line form.
+
+        >>> MethodSpec.parse("ssgd:accumulate=8").settings
+        {'accumulate': 8}
+        >>> MethodSpec.parse("mine:Method").name
+        'mine:Method'
+        """
+        parts = text.strip().split(":")
+        name = ":".join(p for p in parts if "=" not in p)
+        settings = dict(_assignment(p) for p in parts if "=" in p)
+        if not name:
+            raise InputError(f"method {text!r}: a name is needed, as in ssgd:accumulate=8")
+        return MethodSpec(name=name, settings=settings)
+
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        return " ".join([self.name, *(f"{k}={v}" for k, v in self.settings.items())])
+
+    def build(self) -> Method:
+        """The method itself; raises InputError."""
+        return build_method(self.name, self.settings)
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """`a.b=value` texts as a flat mapping; values are TOML, or else plain words.
+
+    >>> parse_assignments(["train.lr=0.1", "train.split=by_speed"])
+    {'train.lr': 0.1, 'train.split': 'by_speed'}
+    """
+    return dict(_assignment(text) for text in texts)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r}: the form is key=value, as in train.lr=0.1")
+    try:
+        parsed = tomllib.loads(f"x = {value.strip()}")["x"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return key.strip(), parsed
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A settings file: the keys of `--set` as TOML tables, given back flat.
+
+    Raises:
+        InputError: an unreadable file, with the line.
+    """
+    try:
+        with path.open("rb") as file:
+            tree = tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"settings file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"settings file {path}: {error}") from error
+    return _flatten(tree)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+T = TypeVar("T", TrainSettings, WireSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assigned:
+    """Settings for one labelled method after all assignments.
+
+    Args:
+        method: built with its settings.
+        train: for this method.
+        wire: for this method.
+    """
+
+    method: Method
+    train: TrainSettings
+    wire: WireSettings
+
+
+def assign(
+    specs: list[MethodSpec],
+    given: Mapping[str, Any],
+    recipes: Mapping[str, Mapping[str, Any]],
+) -> list[Assigned]:
+    """Settings for every method: its recipe, then what the user gave.
+
+    Keys are `train.KEY` and `wire.KEY` (all methods), `method.KEY` (every method that has it),
+    `LABEL.KEY` or `NAME.KEY` (that method), and `NAME.train.KEY`.
+
+    Args:
+        specs: the methods.
+        given: flat keys to values.
+        recipes: training settings by label or name, used where `given` says nothing.
+
+    Raises:
+        InputError: an unknown key, or one that has no effect on any of the methods.
+    """
+    used: set[str] = set()
+    out = []
+    for spec in specs:
+        train = {**recipes.get(spec.name, {}), **recipes.get(spec.label, {})}
+        settings: dict[str, Any] = {}
+        wire: dict[str, Any] = {}
+        for key, value in given.items():
+            if _place(spec, key, value, train, wire, settings):
+                used.add(key)
+        method = build_method(spec.name, {**settings, **spec.settings})
+        out.append(
+            Assigned(
+                method=method,
+                train=_convert(TrainSettings, "train", train),
+                wire=_convert(WireSettings, "wire", wire),
+            )
+        )
+    unused = [key for key in given if key not in used]
+    if unused:
+        raise InputError(
+            f"{unused[0]} = {given[unused[0]]!r} has no effect here: {_valid_keys(specs, unused[0])}"
+        )
+    return out
+
+
+def _place(
+    spec: MethodSpec,
+    key: str,
+    value: Any,
+    train: dict[str, Any],
+    wire: dict[str, Any],
+    settings: dict[str, Any],
+) -> bool:
+    """Put one assignment where it belongs for this method; whether it belongs anywhere."""
+    group, _, rest = key.partition(".")
+    for label in (spec.label, spec.name):
+        if key.startswith(f"{label}.") and label not in ("train", "wire", "method"):
+            group, rest = "own", key[len(label) + 1 :]
+            break
+    if group == "own" and rest.startswith(("train.", "wire.")):
+        group, _, rest = rest.partition(".")
+    if group == "train":
+        train[rest] = value
+    elif group == "wire":
+        wire[rest] = value
+    elif group == "own" or (group == "method" and rest in _fields(spec)):
+        settings[rest] = value
+    else:
+        return False
+    return True
+
+
+def _fields(spec: MethodSpec) -> list[str]:
+    return [f.name for f in dataclasses.fields(type(spec.build()))]
+
+
+def _valid_keys(specs: list[MethodSpec], key: str) -> str:
+    valid = [f"train.{f.name}" for f in dataclasses.fields(TrainSettings)]
+    valid += [f"wire.{f.name}" for f in dataclasses.fields(WireSettings)]
+    for spec in specs:
+        valid += [f"{spec.name}.{name}" for name in _fields(spec)]
+    return nearest(key, dict.fromkeys(valid))
+
+
+def _convert(cls: type[T], group: str, values: dict[str, Any]) -> T:
+    valid = [f.name for f in dataclasses.fields(cls)]
+    for key, value in values.items():
+        if key not in valid:
+            raise InputError(f"{group}.{key} = {value!r}: unknown; {nearest(key, valid)}")
+    try:
+        return msgspec.convert(values, type=cls, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{group}: {error}") from error
