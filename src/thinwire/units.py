@@ -96,8 +96,9 @@ def _data_unit(unit: str) -> tuple[Decimal, str, bool]:
     prefix, word, per = found.groups()
     spelt = len(word) > 1
     if not spelt and prefix[:1] in ("m", "g", "t"):
+        right, second = prefix.capitalize(), "/s" if per else ""
         raise _UnknownUnit(
-            f"it could be bits or bytes: write {prefix.upper()}bit or {prefix.upper()}B"
+            f"it could be bits or bytes: write {right}bit{second} or {right}B{second}"
         )
     is_bit = word == "b" or word.lower().startswith("bit")
     return Decimal(_prefix(prefix)) / (8 if is_bit else 1), per, spelt and is_bit

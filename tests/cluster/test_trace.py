@@ -78,6 +78,7 @@ def test_work_that_is_never_done_finishes_at_infinity():
     assert ends.finish(0.0, 5.0) == 5.0
     assert ends.finish(0.0, 5.1) == math.inf
     assert Trace(times=(0.0,), values=(0.0,), period=1.0).finish(0.0, 1.0) == math.inf
+    assert Trace(times=(0.0,), values=(5e-324,), period=1.0).finish(0.0, 1.0) == math.inf
     assert not ends.always_finishes
     assert Trace(times=(0.0, 5.0), values=(1.0, 0.0), period=6.0).always_finishes
 

@@ -61,7 +61,9 @@ def test_vgg_cifar_figures_follow_from_its_layers():
     assert MODELS["vgg16-cifar"].macs == pytest.approx(macs + 5120, rel=1e-3)
 
 
-@pytest.mark.parametrize("width, depth, name", [(768, 12, "bert-base"), (1024, 24, "bert-large")])
+@pytest.mark.parametrize(
+    ("width", "depth", "name"), [(768, 12, "bert-base"), (1024, 24, "bert-large")]
+)
 def test_bert_figures_follow_from_its_layers(width: int, depth: int, name: str):
     words, tokens = 30_522, 64
     layer = 12 * width * width + 13 * width

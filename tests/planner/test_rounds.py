@@ -39,7 +39,7 @@ def uniform(size: int, latency: float = ALPHA, rate: float = RATE) -> Cluster:
     return Cluster(name="uniform", nodes=nodes, default_latency=latency)
 
 
-@pytest.mark.parametrize("params, size, dense, topk, gtopk", PUBLISHED)
+@pytest.mark.parametrize(("params", "size", "dense", "topk", "gtopk"), PUBLISHED)
 def test_published_cost_model_to_three_digits(params, size, dense, topk, gtopk):
     wire, k = Wire(uniform(size)), params // 1000
     found = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from thinwire.cluster.spec import Link, Node
 from thinwire.errors import InputError, nearest
 
@@ -27,8 +29,12 @@ class Paths:
         """Indices of the nodes that these names of nodes, groups or sites stand for."""
         for name in names:
             if name not in self._members:
+                # A thousand names would hide the hint; the likely ones do.
+                valid = list(self._members)
+                if len(valid) > 40:
+                    valid = difflib.get_close_matches(name, valid, n=5, cutoff=0.5) or valid[-5:]
                 raise InputError(
-                    f"no node, group or site is named {name!r}: {nearest(name, self._members)}"
+                    f"no node, group or site is named {name!r}: {nearest(name, valid)}"
                 )
         return [i for name in names for i in self._members[name]]
 

@@ -16,6 +16,8 @@ from thinwire.errors import InputError
 __all__ = ["Trace"]
 
 _NS = 10**9
+# A billion billion rounds of a nanosecond are 30 years: whoever needs more never finishes.
+_MAX_ROUNDS = 1e18
 
 
 def _to_ns(seconds: float) -> int:
@@ -170,7 +172,7 @@ class Trace:
             left -= done
             now = end / _NS
             if self._period_ns is not None and end % self._period_ns == 0:
-                if self._area <= 0:
+                if left > self._area * _MAX_ROUNDS:
                     return math.inf
                 # Whole rounds at once; one is kept back, for the division may round up.
                 rounds = max(math.floor(left / self._area) - 1, 0)

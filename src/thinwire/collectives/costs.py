@@ -149,11 +149,12 @@ def all_reduce_halving_doubling(
     num_workers: int, numel: int, latency: float, rate: float, *, itemsize: int = 4,
     header: bool = True,
 ) -> float:  # fmt: skip
-    """2·log2 P·α + 2((P-1)/P)·n·β at powers of two; a recurrence otherwise."""
+    """2·log2 P·α + 2((P-1)/P)·n·β at powers of two; a recurrence otherwise, and for fewer elements
+    than workers, where ranks without a part to wait for run ahead of the others."""
     net = _network(num_workers, numel, latency, rate, header)
     if not numel:
         return 0.0
-    if not _is_power(num_workers):
+    if not _is_power(num_workers) or numel < num_workers:
         return net.run(
             schedule.halving_doubling(num_workers, numel, lambda n: net.size(n * itemsize))
         )

@@ -116,9 +116,7 @@ def _ring(corners: int, radius: float, turn: float = 0.0) -> list[tuple[float, f
 
 _PLUS = [(1.2, 0.4), (0.4, 0.4), (0.4, 1.2)]
 _PLUS = [
-    (a * p - b * q, a * q + b * p)
-    for p, q in ((1, 0), (0, 1), (-1, 0), (0, -1))
-    for a, b in _PLUS
+    (a * p - b * q, a * q + b * p) for p, q in ((1, 0), (0, 1), (-1, 0), (0, -1)) for a, b in _PLUS
 ]
 _SHAPES = (
     _ring(16, 1.05),
@@ -256,7 +254,9 @@ def _end_labels(
 ) -> str:
     """A marker at each end, and the names beside it: in a column where ends are close together."""
     ends = [(_end(curve, x), _clamped(y(curve.mean[-1]), y), curve.label) for curve in curves]
-    parts = [marker(styles[label], a, b, 4.0, f"mark {colour(styles[label])}") for a, b, label in ends]
+    parts = [
+        marker(styles[label], a, b, 4.0, f"mark {colour(styles[label])}") for a, b, label in ends
+    ]
     if width <= 500:
         return "".join(parts)
     columns: list[list[tuple[float, float, str]]] = []

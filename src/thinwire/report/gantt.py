@@ -51,9 +51,7 @@ def _end_of_rounds(spans: Sequence[Span]) -> float:
     return end
 
 
-def gantt(
-    run: RunRecord, names: Sequence[str], slower: Sequence[float], *, width: int
-) -> str:
+def gantt(run: RunRecord, names: Sequence[str], slower: Sequence[float], *, width: int) -> str:
     """The picture of one run's first steps; empty if no span was recorded.
 
     Args:
@@ -81,9 +79,7 @@ def gantt(
         if not small:
             parts.append(_waiting(run, rank, width, top))
     if not small:
-        parts.append(
-            f'<text class="tick" x="{width - 4}" y="11" text-anchor="end">waiting</text>'
-        )
+        parts.append(f'<text class="tick" x="{width - 4}" y="11" text-anchor="end">waiting</text>')
     label = f"timeline of {run.start.label}"
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'

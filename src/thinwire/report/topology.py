@@ -62,8 +62,7 @@ def topology(cluster: Cluster) -> str:
 def _site(title: str, shared: list[str], members: list[tuple[Node, float]]) -> str:
     if len(members) > _MANY:
         groups = [
-            list(group)
-            for _, group in groupby(members, key=lambda m: (_facts(*m), _traits(*m)))
+            list(group) for _, group in groupby(members, key=lambda m: (_facts(*m), _traits(*m)))
         ]
     else:
         groups = [[member] for member in members]

@@ -105,8 +105,8 @@ def _use_baseline(comparison: Comparison, base: str, row: MethodSummary) -> str:
     told: list[str] = []
     if rivals:
         rival = next((each for each in rivals if each.label != other), rivals[0])
-        for each in dict.fromkeys([rival.label, *([other] if other else [])]):
-            told.append(_against(comparison, row, comparison.row(each)))
+        labels = [rival.label] if other in (None, rival.label) else [rival.label, other]
+        told += [_against(comparison, row, comparison.row(label)) for label in labels]
     elif len(comparison.rows) > 1:
         told.append("and no other method reached it on every seed")
     else:

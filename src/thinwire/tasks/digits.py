@@ -19,14 +19,17 @@ from thinwire.tasks.models import digits_cnn
 __all__ = ["Digits"]
 
 _NUM_TEST = 360
+# Of the training pixels in 0..1. Standardised, a batch of 256 is at 97 % after 12 epochs; not, after 20.
+_MEAN, _STD = 0.305, 0.376
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(AbstractClassification):
     """Handwritten digits, 8×8 pixels of 17 levels, ten classes: 1,437 to train, 360 to test.
 
-    The split is always the same, in proportion to the classes. SGD with momentum 0.9 reaches an
-    accuracy of 0.98 in 20 epochs; learning rates from 0.02 to 0.1 do for batches of 32.
+    The split is always the same, in proportion to the classes; pixels are standardised. SGD with
+    momentum 0.9 reaches an accuracy of 0.98 in 20 epochs, at learning rates from LOW32 to 0.05 for
+    batches of 32 and from LOW256 to 0.2 for batches of 256; twice the upper ones diverge.
 
     Args:
         train_limit: take only the first samples, 1..1437.
@@ -42,7 +45,7 @@ class Digits(AbstractClassification):
         check_limit("train_limit", self.train_limit)
 
     def train_data(self) -> Split:
-        """As `Task.train_data`: float32 (n, 1, 8, 8) in 0..1 and int64 (n,)."""
+        """As `Task.train_data`: float32 (n, 1, 8, 8), mean 0 and deviation 1, and int64 (n,)."""
         return self._splits[0]
 
     def test_data(self) -> Split:
@@ -58,7 +61,7 @@ class Digits(AbstractClassification):
         from sklearn.datasets import load_digits  # a second that other tasks do without
 
         rows, labels = load_digits(return_X_y=True)
-        x = torch.as_tensor(rows).float().div_(16).view(-1, 1, 8, 8)
+        x = torch.as_tensor(rows).float().div_(16).sub_(_MEAN).div_(_STD).view(-1, 1, 8, 8)
         y = torch.as_tensor(labels).long()
         train, test = _stratified(y, _NUM_TEST)
         return first(x[train], y[train], "train_limit", self.train_limit), (x[test], y[test])

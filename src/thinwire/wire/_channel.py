@@ -248,7 +248,7 @@ class Channel:
     ) -> None:
         """Make room for buffers that are still coming, and take what has come of them."""
         for size in sizes:
-            buffer = memoryview(np.empty(size, np.uint8))
+            buffer = np.empty(size, np.uint8).data  # not cleared, as a bytearray would be
             frames.append(buffer)
             have = min(size, self._end - self._start)
             buffer[:have] = self._view[self._start : self._start + have]

@@ -4,8 +4,8 @@ Two threads may turn the wheel (poll the connections, read, write, fire timers),
 communication thread, or the program's own thread while it is blocked in a wait. Handing every
 message from one thread to the other would cost a wake-up each way, as much as the network itself;
 so a program that waits reads its connections itself, and the communication thread rests until it
-has let go. Everything the two share is guarded by `Loop.lock`, held only for the moment of a read or
-write, never while a program runs or a thread sleeps.
+has let go. Everything the two share is guarded by `Loop.lock`, held only for the moment of a read
+or write, never while a program runs or a thread sleeps.
 """
 
 from __future__ import annotations
@@ -152,6 +152,11 @@ class Loop:
         self._stopping = True
         self._comm_waker.signal()
         self._thread.join(5.0)
+
+    def close(self) -> None:
+        """Give the descriptors back, after `stop` and the connections' end."""
+        if self._thread.is_alive():
+            return  # a fibre that computes: it ends with the process
         self._io.close()
         for waker in (self._comm_waker, self._program_waker):
             waker.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -86,6 +87,8 @@ class Station:
         gone: endpoints that have left: "finished" or "died".
         loss: the first death, under strict losses.
         broken: what a program of this process raised that nobody waits for.
+        waiters: of no endpoint: woken at every change of who is here.
+        forgotten: whether this is a forked child's copy, which must not be used.
     """
 
     def __init__(self, meeting: Meeting, num_servers: int, losses: Losses, max_queued: int):
@@ -100,7 +103,7 @@ class Station:
         self.loss: Loss | None = None
         self.broken: BaseException | None = None
         self.waiters: list[Waiter] = []
-        self.pid = os.getpid()
+        self.forgotten = False
         here = [self.rank, *(range(self.size, self.num_endpoints) if self.rank == 0 else ())]
         self.endpoints = {rank: Endpoint(rank) for rank in here}
         soon = Soon()
@@ -371,6 +374,8 @@ class Station:
     def forget_in_child(self) -> None:
         """In a forked child: give up the copies of the connections, or a parent's death would stay
         unseen for as long as the child lives."""
+        self.loop.lock = threading.Lock()  # whoever held it is not in the child
+        self.forgotten = True
         for channel in self.channels.values():
             with contextlib.suppress(OSError):
                 channel.sock.close()

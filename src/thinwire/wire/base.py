@@ -82,6 +82,11 @@ class Posted:
         else:
             self._next.append(action)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a later post waits for this one to leave."""
+        return self._next is not None
+
     def mark_left(self) -> None:
         """Called by the wire, once."""
         self.left = True
@@ -143,6 +148,7 @@ class Comm(ABC):
 
         Args:
             dst: endpoint, 0..size+num_servers-1, not this one.
+            packet: what travels.
             tag: what the receiver waits for.
             after: this packet starts to leave only when that one has left this node.
 
@@ -156,6 +162,7 @@ class Comm(ABC):
 
         Args:
             src: endpoint or `ANY` (the earliest arrival wins).
+            tag: what the sender gave.
             deadline: seconds from now; None is the wire's own limit (virtual: none, since a
                 deadlock is detected; real: the run's `deadline`).
 

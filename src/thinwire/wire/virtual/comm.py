@@ -132,12 +132,14 @@ class VirtualComm(Comm):
     def _post_after(self, after: Posted, message: tuple[Any, ...]) -> None:
         world = self._world
         left_at = after.left_at if isinstance(after, VirtualPosted) else None
-        if left_at is None:
-            after.then(lambda: world.transmit(*message))
-        elif left_at <= world.clock.now:
+        if left_at is not None and left_at <= world.clock.now:
             world.transmit(*message)
+            return
+        self.endpoint.in_flight += 1  # a program may end while its packets wait their turn
+        if left_at is None:
+            after.then(lambda: world.transmit_held(*message))
         else:
-            world.clock.at(left_at, world.transmit, *message)
+            world.clock.at(left_at, world.transmit_held, *message)
 
     def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""

@@ -121,6 +121,8 @@ class QueueNetwork:
         egress = self._egress[src]
         start = max(clock.now, egress.free)
         posted.left_at = through = egress.serve(start, nbytes)
+        if posted.awaited:  # a packet was told to follow this one before it could go
+            clock.at(through, posted.mark_left)
         # A message can't get through faster than the slowest part of its path lets it.
         for server in self._middle(src, dst):
             through = max(through, server.serve(start, nbytes))

@@ -81,7 +81,7 @@ class World:
         charge_headers: bool = True,
     ):
         workers = list(range(len(cluster.nodes)) if placement is None else placement)
-        servers = [workers[0]] * num_servers if server_nodes is None else list(server_nodes)
+        servers = workers[:1] * num_servers if server_nodes is None else list(server_nodes)
         _check_world(cluster, workers + servers, num_servers, servers, link_model)
         self.cluster = cluster
         self.size = len(workers)
@@ -201,6 +201,13 @@ class World:
             self.clock.at(now + to_ns(delay), self.network.send, *journey, *message)
         else:
             self.network.send(*journey, *message)
+
+    def transmit_held(self, src: Endpoint, *message: Any) -> None:
+        """Put a packet on the network that was held back, and counted as in flight, until now."""
+        src.in_flight -= 1
+        self.transmit(src, *message)
+        if src.gone == "finished" and src.in_flight == 0:
+            self._announce(src)
 
     def _deliver(
         self, src: Endpoint, dst: Endpoint, packet: Packet, nbytes: int, tag: Any, began: int

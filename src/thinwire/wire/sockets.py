@@ -1,0 +1,386 @@
+"""The real wire: each rank a process, TCP between them.
+
+    with connect(expected={"method": "ssgd"}) as comm:
+        comm.post(1, packet, "hello")
+        arrival = comm.wait(1, "hello")
+
+`connect` finds the other processes through the environment that torchrun sets; without one it is
+alone, at size 1. Leaving the `with` block says goodbye; leaving it by an exception tells the others
+which rank failed and how. Why plain TCP and no messaging library: docs/decisions/0002-real-wire.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from thinwire.errors import DeadlineError, InputError
+from thinwire.fibers import inside_backward, refuse_in_backward
+from thinwire.wire._loop import Waiter
+from thinwire.wire._station import Endpoint, Loss, Station
+from thinwire.wire._task import Run, SocketTask
+from thinwire.wire.base import ANY, Arrival, Comm, Losses, Posted, Tag, Work
+from thinwire.wire.faults import FaultPlan, InjectedCrash
+from thinwire.wire.packet import Packet
+from thinwire.wire.rendezvous import meet
+
+__all__ = ["SocketComm", "connect"]
+
+logger = logging.getLogger("thinwire.wire")
+
+_LAST_WORDS = 1.0
+"""Seconds that a failing process gives its last words to reach the others."""
+
+_BLAME = 1.5
+"""Seconds from a death until a survivor exits, so that the launcher blames the one that died."""
+
+
+class SocketComm(Comm):
+    """An endpoint of the real wire, for one program. Made by `connect`, `start` and `serve`.
+
+    Args:
+        run: shared by the process.
+        endpoint: the address; tasks of one rank share it.
+        key: prefix of this program's tags, None for the main program.
+
+    Attributes:
+        store: torch's key-value store of the run, None when alone.
+    """
+
+    simulated = False
+
+    def __init__(self, run: Run, endpoint: Endpoint, key: str | None = None):
+        station = run.station
+        self.rank = endpoint.rank
+        self.size = station.size
+        self.num_servers = station.num_endpoints - station.size
+        self.losses = station.losses
+        self.meter = endpoint.meter
+        self.store = run.store
+        self._run = run
+        self._station = station
+        self._loop = run.loop
+        self._endpoint = endpoint
+        self._key = key
+        self._debt = 0.0
+
+    @property
+    def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where the program is; setting it lets planned crashes happen."""
+        return self._endpoint.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self._endpoint.step = value
+        if self._run.faults is not None and self._key is None:
+            self._run.faults.on_step(self.rank, value)
+
+    def now(self) -> float:
+        """See `Comm`: seconds since this process joined the run."""
+        return self._station.now()
+
+    def post(
+        self, dst: int, packet: Packet, tag: Tag = 0, *, after: Posted | None = None
+    ) -> Posted:
+        """See `Comm`. Buffers on an accelerator are copied to the host first, which waits for it.
+
+        Raises:
+            InputError: no such destination, or a packet of meta tensors.
+            ThinwireError: far more is queued for the destination than its link takes.
+        """
+        if not 0 <= dst < self._station.num_endpoints or dst == self.rank:
+            raise InputError(
+                f"rank {self.rank}: post to {dst}; valid: 0..{self._station.num_endpoints - 1}, "
+                "not itself"
+            )
+        if packet.is_meta:
+            raise InputError(f"rank {self.rank}: a packet of meta tensors has nothing to send")
+        key = self._wire_key(tag)
+        posted = Posted()
+        delay = 0.0
+        if self._run.faults is not None:
+            whole = tag if self._key is None else (self._key, tag)
+            ruled = self._run.faults.on_post(self.rank, dst, whole, packet.nbytes, self.now())  # pyright: ignore[reportArgumentType]
+            if ruled is None:
+                posted.mark_left()
+                return posted
+            delay = ruled
+        frames = packet.frames()
+        with self._loop.lock:
+            self._check_open()
+            self._station.post(self._endpoint, dst, key, packet, frames, posted, after, delay)
+        return posted
+
+    def _wire_key(self, tag: Tag) -> bytes:
+        return self._run.encode((self._key, tag))
+
+    def _check_open(self) -> None:
+        if self._run.closed:
+            raise InputError(f"rank {self.rank}: this comm has been closed")
+        if self._station.forgotten:
+            raise InputError(f"rank {self.rank}: this comm belongs to the process that forked this")
+
+    def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
+        """See `Comm`."""
+        refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
+        if self._debt:
+            self._pay()
+        if src != ANY and (not 0 <= src < self._station.num_endpoints or src == self.rank):
+            raise InputError(
+                f"rank {self.rank}: wait for {src}; valid: 0..{self._station.num_endpoints - 1}, "
+                f"not itself, or ANY"
+            )
+        key = self._wire_key(tag)
+        station, endpoint = self._station, self._endpoint
+        with self._loop.lock:
+            self._check_open()
+            arrival = station.take(endpoint, src, key, tag)
+            if arrival is not None:
+                return arrival
+            if key in endpoint.waiters:
+                raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
+            waiter = endpoint.waiters[key] = self._loop.enlist(src)
+        began = time.monotonic()
+        awaited = src
+        try:
+            arrival = self._blocked(waiter, key, tag, began, deadline)
+            awaited = arrival.src
+            return arrival
+        finally:
+            with self._loop.lock:
+                endpoint.waiters.pop(key, None)
+                local = awaited in station.endpoints
+                meter = self.meter.local if local else self.meter.peer(awaited)
+                meter.waited += time.monotonic() - began
+
+    def _blocked(
+        self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
+    ) -> Arrival:
+        limit = self._run.deadline if deadline is None else deadline
+        warn_at = began + self._run.warn_after
+        while True:
+            self._run.block(waiter, min(began + limit, warn_at))
+            with self._loop.lock:
+                arrival = self._station.take(self._endpoint, waiter.src, key, tag)
+                waiter.ready = False
+            if arrival is not None:
+                return arrival
+            elapsed = time.monotonic() - began
+            if elapsed >= limit:
+                raise DeadlineError(
+                    f"rank {self.rank} waited {limit:g} s for {self._station.name(waiter.src)} "
+                    f"(tag {tag!r}, step {self.step}): the deadline has passed. Missing: "
+                    f"{self._station.missing(self._endpoint, waiter.src)}"
+                )
+            if began + elapsed >= warn_at:
+                self._warn(waiter.src, tag, elapsed)
+                warn_at = began + 2 * elapsed
+
+    def _warn(self, src: int, tag: Tag, elapsed: float) -> None:
+        text = (
+            f"{self._station.name(self.rank)} has waited {elapsed:.0f} s for "
+            f"{self._station.name(src)} (tag {tag!r}, step {self.step}). Missing: "
+            f"{self._station.missing(self._endpoint, src)}"
+        )
+        self._run.warn(text)
+
+    def spend(self, work: Work) -> None:
+        """See `Comm`: nothing, unless the run emulates slower nodes; then it sleeps."""
+        if self._run.spend is None:
+            return
+        self._debt += self._run.spend(work)
+        if not inside_backward():
+            self._pay()
+
+    def _pay(self) -> None:
+        debt, self._debt = self._debt, 0.0
+        until = time.monotonic() + debt
+        with self._loop.lock:
+            waiter = self._loop.enlist()
+        while time.monotonic() < until:
+            waiter.ready = False
+            self._run.block(waiter, until)
+        self.meter.computed += debt
+
+    def start(self, program: Callable[[Comm], Any], key: str) -> SocketTask:
+        """See `Comm`: the program runs as a fibre of the communication thread."""
+        whole = key if self._key is None else f"{self._key}/{key}"
+        return self._begin(SocketComm(self._run, self._endpoint, whole), program)
+
+    def serve(self, program: Callable[[Comm], Any], index: int = 0) -> SocketTask:
+        """Run a server's program in this process, beside the caller. Only in the process of rank 0.
+
+        Its end is the server's goodbye. Leaving the comm waits for it.
+
+        Args:
+            program: called with the server's own comm.
+            index: which server, 0..num_servers-1.
+        """
+        if self.rank != 0 or not 0 <= index < self.num_servers:
+            raise InputError(
+                f"rank {self.rank}: serve({index}); servers 0..{self.num_servers - 1} live in the "
+                "process of rank 0"
+            )
+        endpoint = self._station.endpoints[self.size + index]
+        return self._begin(SocketComm(self._run, endpoint), program)
+
+    def _begin(self, comm: SocketComm, program: Callable[[Comm], Any]) -> SocketTask:
+        name = comm._key or "main"
+        with self._loop.lock:
+            self._check_open()
+            if name in comm._endpoint.tasks:
+                raise InputError(f"rank {comm.rank}: a task {name!r} is still running")
+            comm._endpoint.tasks[name] = None
+            task = SocketTask(self._run, comm, name)
+            self._run.tasks.append(task)
+        self._loop.spawn(lambda: task.run(program))
+        return task
+
+    # The end of a run.
+
+    def __enter__(self) -> SocketComm:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        good = error is None or (isinstance(error, SystemExit) and not error.code)
+        try:
+            if good:
+                self._say_goodbye()
+        except BaseException as late:
+            self._fail(late)
+            raise
+        else:
+            if error is not None and not good:
+                self._fail(error)
+        finally:
+            self._shut()
+
+    def _say_goodbye(self) -> None:
+        """Let the tasks end, say goodbye, let the servers end, and part from every process."""
+        until = time.monotonic() + self._run.deadline
+        for task in [t for t in self._run.tasks if t.comm.rank == self.rank]:
+            self._join(task, until)
+        with self._loop.lock:
+            self._station.finish(self.rank)
+        for task in [t for t in self._run.tasks if t.comm.rank != self.rank]:
+            self._join(task, until)
+        channels = self._station.channels.values()
+        with self._loop.lock:
+            self._station.leave()
+        self._wait_until(
+            lambda: all(c.acked or not c.open for c in channels) or self._broken(), until
+        )
+
+    def _broken(self) -> bool:
+        return self._station.broken is not None
+
+    def _join(self, task: SocketTask, until: float) -> None:
+        """A failed task that nobody has asked for its result fails the run here."""
+        if task.seen and task.done:
+            return
+        task.wait(max(0.0, until - time.monotonic()))
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell the others who failed and why; a launcher is to see the first failure first."""
+        station = self._station
+        self._run.stop.ignore()
+        if isinstance(error, InjectedCrash):
+            return
+        self._loop.kill_fibers()
+        with self._loop.lock:
+            loss = station.loss
+            text = f"{station.full_name(self.rank)} failed at step {self.step}: "
+            mine = Loss(self.rank, text + _one_line(error), time.monotonic())
+            station.abort(loss or mine)
+        channels = station.channels.values()
+        self._wait_until(
+            lambda: all(c.drained or not c.open for c in channels),
+            time.monotonic() + _LAST_WORDS,
+            pause=0.005,
+        )
+        if loss is not None:
+            logger.error("%s", loss.text)
+            self._wait_until(lambda: False, loss.time + _BLAME)
+
+    def _wait_until(
+        self, condition: Callable[[], bool], until: float, pause: float = math.inf
+    ) -> None:
+        """Block, also after losses, until a condition of the connections holds."""
+        with self._loop.lock:
+            waiter = self._loop.enlist()
+            self._station.waiters.append(waiter)
+        while time.monotonic() < until:
+            with self._loop.lock:
+                if condition():
+                    break
+                waiter.ready = False
+            self._loop.block(waiter, min(until, time.monotonic() + pause))
+
+    def _shut(self) -> None:
+        self._run.closed = True
+        self._loop.stop()
+        with self._loop.lock:
+            self._station.close()
+        self._loop.close()
+        self._run.stop.remove()
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
+
+
+def connect(
+    *,
+    losses: Losses = "strict",
+    deadline: float = 300.0,
+    warn_after: float = 10.0,
+    num_servers: int = 0,
+    interface: str | None = None,
+    expected: Mapping[str, str] | None = None,
+    faults: FaultPlan | None = None,
+    spend: Callable[[Work], float] | None = None,
+    meeting_deadline: float = 60.0,
+    max_queued: int = 4 << 30,
+) -> SocketComm:
+    """Join the run that the environment describes; alone (size 1) without one.
+
+    Args:
+        losses: `strict` or `elastic`, see `wire/base.py`.
+        deadline: seconds that a wait without a deadline of its own may take.
+        warn_after: seconds after which a wait says who is missing.
+        num_servers: servers; they live in the process of rank 0, see `SocketComm.serve`.
+        interface: name or address of the network to use; by default THINWIRE_INTERFACE, else the
+            one that leads to MASTER_ADDR.
+        expected: settings that must be equal on all ranks, by name (the method, its settings).
+        faults: what goes wrong and when.
+        spend: seconds that `spend` is to sleep for some work, to emulate a slower node.
+        meeting_deadline: seconds until all ranks must have come.
+        max_queued: bytes posted to one process that its link has not taken, at most.
+
+    Raises:
+        RendezvousError: the ranks cannot find or accept each other.
+        InputError: a bad argument.
+    """
+    if losses not in ("strict", "elastic"):
+        raise InputError(f"losses = {losses!r}; valid: strict, elastic")
+    for name, value in {"deadline": deadline, "warn_after": warn_after}.items():
+        if not value > 0:
+            raise InputError(f"{name} = {value!r} s: more than 0 is needed")
+    if num_servers < 0:
+        raise InputError(f"num_servers = {num_servers}; valid: 0 or more")
+    common = {"losses": losses, "number of servers": str(num_servers)}
+    meeting = meet({**common, **(expected or {})}, interface=interface, deadline=meeting_deadline)
+    station = Station(meeting, num_servers, losses, max_queued)
+    run = Run(station, deadline, warn_after, faults, spend, meeting.store)
+    station.loop.begin()
+    run.stop.install()
+    return SocketComm(run, station.endpoints[station.rank])
