@@ -126,7 +126,7 @@ class Wire:
         pairs = list(each.pairs())
         users = Counter(link for pair in pairs for link, _ in self._links(*pair))
         for src, dst in pairs:
-            rate = min(limit for link, limit in self._links(src, dst))
+            rate = min(limit / users[link] for link, limit in self._links(src, dst))
             yield src, dst, self._cluster.latency(src, dst), each.nbytes / rate
 
     def _links(self, src: int, dst: int) -> list[tuple[tuple[str, object], float]]:

@@ -19,7 +19,8 @@ __all__ = ["Axis", "Chart", "Scale", "colour", "dashes", "line_chart", "marker",
 _DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
 _COLOURS = 8
 _LABEL_HEIGHT = 16
-_COLUMN_GAP = 70
+_COLUMN_GAP = 80
+_LONGEST_NAME = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,8 @@ def dashes(style: int) -> str:
 
 def marker(shape: int, x: float, y: float, size: float, css: str) -> str:
     """A small mark that tells lines apart without colour: one of eight shapes."""
-    points = _SHAPES[shape % len(_SHAPES)]
+    # Shifted when colours come again, so that no two of the first 64 lines are alike.
+    points = _SHAPES[(shape + 3 * (shape // _COLOURS)) % len(_SHAPES)]
     path = "L".join(f"{x + a * size:.1f} {y + b * size:.1f}" for a, b in points)
     return f'<path class="{css}" d="M{path}z"/>'
 
@@ -261,7 +263,7 @@ def _end_labels(
         return "".join(parts)
     columns: list[list[tuple[float, float, str]]] = []
     for end in sorted(ends):
-        if columns and end[0] - columns[-1][-1][0] < _COLUMN_GAP:
+        if columns and end[0] - columns[-1][0][0] < _COLUMN_GAP:
             columns[-1].append(end)
         else:
             columns.append([end])
@@ -275,9 +277,13 @@ def _end_labels(
                 )
             parts.append(
                 f'<text class="name halo" x="{place_x:.1f}" y="{place + 4:.1f}">'
-                f"{escape(label)}</text>"
+                f"{escape(_shortened(label))}</text>"
             )
     return "".join(parts)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LONGEST_NAME else f"{label[: _LONGEST_NAME - 1]}…"
 
 
 def _clamped(value: float, y: Scale) -> float:

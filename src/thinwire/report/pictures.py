@@ -77,12 +77,13 @@ def _bar(row: MethodSummary, style: int, longest: float) -> str:
     label = f'<div class="label">{_swatch(style)}{escape(row.label)}</div>'
     if row.time is None:
         hits = [time_words(time) for time in row.times if time is not None]
-        reached = f"miss: {row.hits} of {len(row.times)} seeds"
+        reached = f"reached on {row.hits} of {len(row.times)} seeds"
         title = f"reached after {join_words(hits)} on the others" if hits else "no seed reached it"
         return (
             f'<div class="entry">{label}'
             f'<div class="track missed" title="{escape(title)}"></div>'
-            f'<div class="value"><span class="miss">{reached}</span></div></div>'
+            f'<div class="value"><span class="miss">miss</span> '
+            f"<small>{reached}</small></div></div>'
         )
     share = 100 / longest if longest else 0.0
     dots = "".join(
@@ -285,7 +286,7 @@ def timelines_section(record: Record) -> str:
         '<p class="soft">The first steps of one seed of each method; each picture has a time scale '
         "of its own. At the right: the share of the whole run spent waiting. The whole recording, "
         "trace.json.gz beside this page, opens in ui.perfetto.dev.</p>"
-        '<p class="soft keys"><span class="key compute"></span>computes<span class="key wait"></span>'
+        '<p class="soft"><span class="key compute"></span>computes<span class="key wait"></span>'
         'waits for a message<span class="key send"></span>sends'
         '<span class="key slower"></span>slower machine</p>'
         f"{''.join(lanes)}</section>"

@@ -113,11 +113,15 @@ def _network(cluster: Cluster) -> str:
         delays = sorted(link.latency for link in cluster.links.values())
         told = f"{len(cluster.links)} links of their own"
         if rates:
-            told += f", {format_rate(rates[0])} to {format_rate(rates[-1])}"
-        told += f", {format_time(delays[0])} to {format_time(delays[-1])} one way"
+            told += f", {_between(format_rate(rates[0]), format_rate(rates[-1]))}"
+        told += f", {_between(format_time(delays[0]), format_time(delays[-1]))} one way"
     overhead = cluster.message_overhead
     extra = f"; {format_time(overhead)} of software per message" if overhead else ""
     return f"{told}{extra}. The bar shows a machine's speed against the fastest."
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def _matrix(cluster: Cluster) -> str:

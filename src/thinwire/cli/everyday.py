@@ -1,0 +1,306 @@
+"""The everyday verbs: compare, plan, run, report, methods."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from thinwire.errors import InputError
+
+__all__ = ["add_to"]
+
+PANEL = "Everyday"
+
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="A preset (office, gigabit, two-sites, one-straggler, cities14) or a TOML file.",
+    ),
+]
+SetOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Change a setting: train.lr=0.1, gtopk.density=0.001, method.density=0.01 (all that "
+        "have it), ssgd.train.lr=0.2, wire.link_model=queue. May be repeated.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="A TOML file with the same keys as --set; --set wins."),
+]
+TaskOption = Annotated[
+    str,
+    typer.Option(
+        help="What is learned: digits, fashion-mnist, cifar10, cifar10-resnet20, or module:Class."
+    ),
+]
+DataOption = Annotated[
+    str | None, typer.Option(help="Where the task's data are (or THINWIRE_DATA).")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    for verb in (compare, plan, run, report, methods):
+        app.command(rich_help_panel=PANEL)(verb)
+
+
+def compare(
+    cluster: ClusterOption = "office",
+    task: TaskOption = "digits",
+    data: DataOption = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated, each with settings after colons: "
+            "ssgd,ssgd:accumulate=8,gtopk:density=0.001,my_module:MyMethod."
+        ),
+    ] = "",
+    seeds: Annotated[
+        str, typer.Option(help="How many seeds, or which ones: 3 is 0,1,2; 7,8,9 are those.")
+    ] = "3",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Accuracy to which time is measured: 0.95, or 97% of the best final accuracy of "
+            "one machine. Default: the task's."
+        ),
+    ] = "",
+    set_: SetOption = [],  # noqa: B006 - typer reads the default
+    config: ConfigOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. Default: runs/compare-DATE-TIME.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Finish the comparison in this run folder instead.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Runs at a time. Default: one per core.")
+    ] = 0,
+) -> int:
+    """Train by several methods on a virtual cluster; say which suits it.
+
+    Gradients are computed for real, time comes from the cluster's description. Prints a verdict and
+    a table, and writes a report that opens offline.
+
+        thinwire compare
+
+        thinwire compare --cluster two-sites --methods alone,ssgd,localsgd:every=32
+
+        thinwire compare --cluster mine.toml --task cifar10 --data ~/cifar --seeds 1
+    """
+    from thinwire.run import compare as comparing
+
+    console = Console()
+    if resume is not None:
+        outcome = _interruptible(lambda: comparing.resume(resume, console), resume)
+    else:
+        folder = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        request = comparing.Comparing(
+            cluster=cluster,
+            task=task,
+            data=data,
+            methods=tuple(m for m in methods.split(",") if m) or comparing.DEFAULT_METHODS,
+            seeds=_seeds(seeds),
+            target=target or None,
+            given=_given(set_, config),
+            processes=processes,
+        )
+        _refuse_used(folder)
+        outcome = _interruptible(lambda: comparing.compare(request, folder, console), folder)
+    for failure in outcome.failures:
+        print(f"failed: {failure.run}: {failure.reason}", file=sys.stderr)
+    return 1 if outcome.failures else 0
+
+
+def _interruptible(action: Any, folder: Path) -> Any:
+    try:
+        return action()
+    except KeyboardInterrupt:
+        print(
+            f"\nstopped; what is finished is kept. Go on with:  thinwire compare --resume {folder}"
+            f"\nSee what there is with:  thinwire report {folder}",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _refuse_used(folder: Path) -> None:
+    if (folder / "record.jsonl").exists():
+        raise InputError(
+            f"--out {folder} already holds a record; give another folder, or --resume {folder}"
+        )
+
+
+def _given(set_: list[str], config: Path | None) -> dict[str, Any]:
+    from thinwire.run.settings import parse_assignments, read_settings
+
+    given = {} if config is None else read_settings(config)
+    given.update(parse_assignments(set_))
+    return given
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds {text!r}: a count, as 3, or seeds, as 7,8,9") from None
+    if len(numbers) == 1 and "," not in text:
+        if numbers[0] < 1:
+            raise InputError(f"--seeds {text}: at least 1 is needed")
+        return tuple(range(numbers[0]))
+    return tuple(numbers)
+
+
+def plan(
+    model: Annotated[
+        str, typer.Option(help="A known model (resnet50, bert-base, ...); or use --params.")
+    ] = "",
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.")] = 32,
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="A preset or a TOML file; or use --nodes.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(help="Number of equal machines on one switch.")] = 0,
+    link: Annotated[str, typer.Option(help="Rate of each machine's link: 1gbit, 100 Mbit/s.")] = "",
+    latency: Annotated[str, typer.Option(help="One way: 0.1 ms.")] = "",
+    params: Annotated[str, typer.Option(help="Parameters, instead of --model: 25.6M.")] = "",
+    step_time: Annotated[
+        str, typer.Option(help="Measured compute time of one step on the fastest machine: 0.2s.")
+    ] = "",
+    device_flops: Annotated[str, typer.Option(help="Effective rate of a device: 5 TFLOP/s.")] = "",
+    density: Annotated[float, typer.Option(help="Of topk and gtopk.")] = 0.001,
+    accumulate: Annotated[int, typer.Option(help="Of dense with accumulation.")] = 8,
+    every: Annotated[int, typer.Option(help="Steps between averages of localsgd.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> int:
+    """Predict step time, bytes and speed-up of each method, in a moment, from closed forms.
+
+    thinwire plan --model resnet50 --batch 32 --nodes 4 --link 1gbit
+
+    thinwire plan --params 25.6M --step-time 0.2s --nodes 8 --link "100 Mbit/s"
+
+    thinwire plan --model bert-base --batch 8 --cluster two-sites
+    """
+    from thinwire.cli.planning import Question, answer
+
+    question = Question(
+        model=model,
+        params=params,
+        batch=batch,
+        step_time=step_time,
+        cluster=cluster,
+        nodes=nodes,
+        link=link,
+        latency=latency,
+        device_flops=device_flops,
+        density=density,
+        accumulate=accumulate,
+        every=every,
+    )
+    result = answer(question)
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        from thinwire.planner import plan_report
+
+        Console().print(plan_report(result))
+    return 0
+
+
+def run(
+    cluster: Annotated[str, typer.Argument(help="A preset or TOML file that describes the hosts.")],
+    method: Annotated[
+        str, typer.Option(help="With settings after colons: gtopk:density=0.001.")
+    ] = "ssgd",
+    task: TaskOption = "digits",
+    data: DataOption = None,
+    processes: Annotated[
+        int,
+        typer.Option(help="Start this many processes on this machine; without it, torchrun has."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    set_: SetOption = [],  # noqa: B006 - typer reads the default
+    config: ConfigOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder of rank 0. Default: runs/run-DATE-TIME.")
+    ] = None,
+    interface: Annotated[
+        str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
+    ] = "",
+) -> int:
+    """Train for real: every worker a process, the same text of the method.
+
+        thinwire run --processes 4 office --method gtopk
+
+        torchrun --nproc-per-node 4 -m thinwire run office --method gtopk
+
+    On several hosts, start the torchrun line on each with --nnodes, --node-rank, --master-addr.
+    """
+    from thinwire.run.real import Running, run_here, start_processes
+
+    request = Running(
+        cluster=cluster,
+        method=method,
+        task=task,
+        data=data,
+        seed=seed,
+        given=_given(set_, config),
+        out=out or Path("runs") / f"run-{datetime.datetime.now():%Y%m%d-%H%M%S}",
+        interface=interface or None,
+    )
+    if processes:
+        return start_processes(processes, request, sys.argv[1:])
+    return run_here(request)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    target: Annotated[
+        str, typer.Option(help="Accuracy to which time is measured: 0.95, or 97%.")
+    ] = "",
+) -> int:
+    """Make the table and the HTML report of a run folder again.
+
+    thinwire report runs/compare-20260101-120000 --target 0.9
+    """
+    from thinwire.report import read_record, render
+
+    if not target:
+        target = str(read_record(folder).header.settings.get("target") or "")
+    render(folder, target=target or None)
+    return 0
+
+
+def methods() -> int:
+    """List the training methods: what they send, how stale they are, where they come from."""
+    from thinwire.methods import METHODS
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("method", "sent per worker and step", "staleness", "kind", "paper"):
+        table.add_column(title, overflow="fold")
+    for name, cls in METHODS.items():
+        paper = (
+            f"{cls.paper.authors.split(',')[0].split(' and ')[0]} {cls.paper.year}"
+            if cls.paper
+            else ""
+        )
+        table.add_row(name, cls.traits.traffic, cls.traits.staleness, cls.traits.kind, paper)
+    console = Console()
+    console.print(table)
+    console.print(
+        "\nBytes; P workers, m parameters, k kept entries. Reference: thinwire cite NAME",
+        style="dim",
+    )
+    return 0

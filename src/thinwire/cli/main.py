@@ -1,0 +1,53 @@
+"""The verbs, and what a failure looks like: one message, one exit code, no traceback.
+
+Exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+import typer
+
+from thinwire.cli import everyday, research
+from thinwire.errors import ThinwireError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="thinwire",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Train over slow links and uneven machines: predict what a method will cost on your "
+    "cluster, compare methods on a virtual copy of it, then run the same text for real.",
+    epilog="Start with `thinwire compare`: it needs no network, no GPU and no data.",
+)
+everyday.add_to(app)
+research.add_to(app)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(_code())
+
+
+def _code() -> int:
+    try:
+        result = app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except ThinwireError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
