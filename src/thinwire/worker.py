@@ -432,25 +432,25 @@ class Worker:
         data order, whatever the number of workers.
 
         Args:
-            steps: how many; by default the plan's. `math.inf` for a worker that is told when to
-                stop.
+            steps: how many more; by default the rest of the plan's. `math.inf` for a worker that
+                is told when to stop.
         """
         plan, share = self.plan, self.plan.shares[self.rank]
         offset = sum(plan.shares[: self.rank])
         weight = share / plan.global_batch
         x, y = self.replica.learner.train_data()
         own = plan.evaluate_at == "batch" and self.rank == 0
-        total = plan.steps if steps is None else steps
-        while self._steps < total:
+        last = plan.steps if steps is None else self._steps + steps
+        while self._steps < last:
             if own:
-                self._evaluate()
+                self.evaluate(self._steps)
             self.comm.step = self._steps + 1
             start = self._steps * plan.global_batch + offset
             index_B = self._stream.take(start, share)
             yield Batch(index_B, x[index_B], y[index_B], weight)
             self._steps += 1
         if own:
-            self._evaluate(final=True)
+            self.evaluate(self._steps)
 
     def gradient(
         self,
@@ -465,14 +465,16 @@ class Worker:
         """See `Replica.apply`."""
         self.replica.apply(direction)
 
-    def evaluate(self, *, final: bool = False) -> None:
-        """Test rank 0's model if an evaluation is due; for methods with `evaluate_at = "call"`."""
-        if self.rank == 0:
-            self._evaluate(final=final)
+    def evaluate(self, steps: int) -> None:
+        """Test rank 0's model if an evaluation is due; for methods with `evaluate_at = "call"`.
 
-    def _evaluate(self, *, final: bool = False) -> None:
-        done = min(self._steps, self.plan.steps)
-        self.replica.evaluate(done, done * self.plan.global_batch, final=final)
+        Args:
+            steps: steps of the plan that are done; at its end an evaluation is always due.
+        """
+        if self.rank == 0:
+            self.replica.evaluate(
+                steps, steps * self.plan.global_batch, final=steps >= self.plan.steps
+            )
 
     def log(self, **values: float) -> None:
         """Put numbers into the run record, beside this step's loss."""

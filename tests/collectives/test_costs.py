@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from thinwire import collectives as co
+from thinwire.collectives import _schedule as schedule
 from thinwire.collectives import costs, traffic
 from thinwire.collectives.sparse import Sparse
 from thinwire.errors import InputError
+from thinwire.wire import Packet
 
 SIZES = [*range(1, 18), 32]
-NUMELS = [0, 1, 5, 16, 1000, 100_003]
+NUMELS = [0, 5, 10_007]  # none, fewer than most numbers of workers, no multiple of any
 
 
 def dense(numel):
@@ -105,8 +108,6 @@ def test_barrier_time_and_bytes_are_the_formula(lab, num_workers):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5, 8])
 def test_parameter_server_is_a_gather_and_its_answers(lab, num_workers):
-    from thinwire.wire import Packet
-
     numel, packet = 1000, Packet((dense(1000),))
 
     def worker(comm):
@@ -128,13 +129,11 @@ def test_parameter_server_is_a_gather_and_its_answers(lab, num_workers):
     assert sent == list(traffic.parameter_server(num_workers, numel))
 
 
-@pytest.mark.parametrize("num_workers", [256, 300])
-def test_sparse_gather_of_many_workers_deals_its_blocks_out_to_packets(lab, num_workers):
-    elapsed, sent, messages = lab.time(
-        num_workers, lambda c: co.all_gather_sparse(c, sparse(3)), charge_headers=True
-    )
+def test_sparse_gather_of_many_workers_deals_its_blocks_out_to_packets(lab):
+    num_workers = 256
+    elapsed, sent, messages = lab.time(num_workers, lambda c: co.all_gather_sparse(c, sparse(3)))
     assert (elapsed, sent) == expected(lab, "all_gather_sparse", num_workers, 3)
-    assert max(messages) > costs.rounds(num_workers)
+    assert max(messages) > schedule.rounds(num_workers)
 
 
 # Closed forms, written again from the literature.
@@ -163,7 +162,7 @@ def test_formulas_are_the_closed_forms_at_powers_of_two(num_workers):
 
 @pytest.mark.parametrize("num_workers", SIZES)
 def test_broadcast_never_takes_more_than_the_rounds_of_the_full_tree(num_workers):
-    rounds = costs.rounds(num_workers)
+    rounds = schedule.rounds(num_workers)
     for numel in (1, 10_000):
         full = rounds * costs.message_ns(4 * numel + 24, 1e-3, 1e6) / 1e9
         assert costs.broadcast(num_workers, numel, 1e-3, 1e6) <= full
@@ -171,10 +170,8 @@ def test_broadcast_never_takes_more_than_the_rounds_of_the_full_tree(num_workers
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 16, 32])
 def test_recurrence_and_closed_form_agree_at_powers_of_two(num_workers):
-    from thinwire.collectives import _schedule as schedule
-
     net = costs.Network(0.3e-3, 12.5e6, True)
-    for numel in (32, 101, 1000):
+    for numel in (32, 96, 3200):
         plan = schedule.halving_doubling(num_workers, numel, lambda n: net.size(4 * n))
         closed = costs.all_reduce_halving_doubling(num_workers, numel, 0.3e-3, 12.5e6)
         assert net.run(plan) == closed
@@ -207,7 +204,7 @@ def test_simulated_collectives_give_the_published_table(
         lambda c: co.gtopk_all_reduce(c, sparse(k, numel), k),
     ]
     for program, printed in zip(programs, (ring, gathered, merged), strict=True):
-        for link_model in ("queue", "fair"):
+        for link_model in ("queue", "fair") if num_workers <= 8 else ("queue",):
             elapsed, *_ = lab_1gbe.time(
                 num_workers, program, charge_headers=False, link_model=link_model
             )
@@ -245,3 +242,16 @@ def test_gtopk_overtakes_the_gather_at_eight_workers():
 def test_impossible_networks_are_refused_by_name(arguments, named):
     with pytest.raises(InputError, match=named):
         costs.all_reduce_ring(*arguments)
+
+
+def test_formulas_hold_on_networks_of_any_latency_and_rate(lab):
+    """Where latency is short, messages of ranks that run ahead meet others; nothing may slip."""
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        own = type(lab)()
+        own.latency = float(random.choice([0.0, 1e-9, 1e-7, 1e-6, 1e-3]))
+        own.rate = float(random.choice([3.3e5, 1e9 / 7, 1e10]))
+        name = str(random.choice(list(DENSE)))
+        num_workers, n = int(random.integers(2, 20)), int(random.integers(1, 100))
+        elapsed, sent, _ = own.time(num_workers, lambda c, f=DENSE[name], n=n: f(c, n))
+        assert (elapsed, sent) == expected(own, name, num_workers, n), (name, num_workers, n)

@@ -36,6 +36,7 @@ def main() -> NoReturn:
 
 
 def _code() -> int:
+    sys.path.insert(0, os.getcwd())  # for module:Class, as `python -m` would have it
     try:
         result = app(standalone_mode=False)
     except click.ClickException as error:

@@ -11,15 +11,23 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from thinwire.errors import InputError
+
 __all__ = [
+    "MAX_BLOCKS",
     "Op",
     "Schedule",
+    "blocks_by_round",
     "broadcast",
+    "check_size",
+    "core_rank",
     "elapsed_ns",
-    "halving_doubling",
     "halves",
+    "halving_doubling",
+    "packets_of",
     "power_below",
     "reduce",
+    "rounds",
     "sent_bytes",
     "tree_children",
 ]
@@ -28,6 +36,36 @@ Op: TypeAlias = tuple[str, int, int]
 """("send", destination, bytes) or ("recv", source, 0)."""
 
 Schedule: TypeAlias = list[list[Op]]
+
+MAX_BLOCKS = 127
+"""Sparse blocks that fit into one packet: two buffers each, 255 buffers at most."""
+
+
+def check_size(num_workers: int, numel: int) -> None:
+    """Reject numbers of workers and elements that cannot be."""
+    if num_workers < 1:
+        raise InputError(f"num_workers = {num_workers!r}; it must be >= 1")
+    if numel < 0:
+        raise InputError(f"numel = {numel!r}; it must be >= 0")
+
+
+def rounds(num_workers: int) -> int:
+    """ceil(log2 P)."""
+    return (num_workers - 1).bit_length()
+
+
+def blocks_by_round(num_workers: int) -> list[int]:
+    """How many ranks' contributions travel in each round of the doubling all-gather.
+
+    >>> blocks_by_round(6)
+    [1, 2, 2]
+    """
+    return [min(1 << i, num_workers - (1 << i)) for i in range(rounds(num_workers))]
+
+
+def packets_of(blocks: int) -> list[int]:
+    """How `blocks` sparse blocks are dealt out to packets."""
+    return [min(MAX_BLOCKS, blocks - i) for i in range(0, blocks, MAX_BLOCKS)]
 
 
 def power_below(num_workers: int) -> int:

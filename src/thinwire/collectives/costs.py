@@ -20,11 +20,11 @@ import math
 from dataclasses import dataclass
 
 from thinwire.collectives import _schedule as schedule
+from thinwire.collectives._schedule import blocks_by_round, check_size, packets_of, rounds
 from thinwire.errors import InputError
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [
-    "MAX_BLOCKS",
     "all_gather_doubling",
     "all_gather_ring",
     "all_gather_sparse",
@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 NS = 1_000_000_000
-
-MAX_BLOCKS = 127
-"""Sparse blocks that fit into one packet: two buffers each, 255 buffers at most."""
 
 
 def transfer_ns(nbytes: int, rate: float) -> int:
@@ -103,21 +100,8 @@ def _network(num_workers: int, numel: int, latency: float, rate: float, header: 
     return Network(latency, rate, header)
 
 
-def check_size(num_workers: int, numel: int) -> None:
-    """Reject numbers of workers and elements that cannot be."""
-    if num_workers < 1:
-        raise InputError(f"num_workers = {num_workers!r}; it must be >= 1")
-    if numel < 0:
-        raise InputError(f"numel = {numel!r}; it must be >= 0")
-
-
 def _is_power(num_workers: int) -> bool:
     return num_workers & (num_workers - 1) == 0
-
-
-def rounds(num_workers: int) -> int:
-    """ceil(log2 P)."""
-    return (num_workers - 1).bit_length()
 
 
 def all_reduce_ring(
@@ -149,18 +133,19 @@ def all_reduce_halving_doubling(
     num_workers: int, numel: int, latency: float, rate: float, *, itemsize: int = 4,
     header: bool = True,
 ) -> float:  # fmt: skip
-    """2·log2 P·α + 2((P-1)/P)·n·β at powers of two; a recurrence otherwise, and for fewer elements
-    than workers, where ranks without a part to wait for run ahead of the others."""
+    """2·log2 P·α + 2((P-1)/P)·n·β where P is a power of two that divides `numel`.
+
+    Otherwise a recurrence: ranks with smaller parts run ahead, and their messages may meet others.
+    """
     net = _network(num_workers, numel, latency, rate, header)
     if not numel:
         return 0.0
-    if not _is_power(num_workers) or numel < num_workers:
+    if not _is_power(num_workers) or numel % num_workers:
         return net.run(
             schedule.halving_doubling(num_workers, numel, lambda n: net.size(n * itemsize))
         )
-    # The rank that keeps the larger part at each level receives the largest message of each.
     levels = range(1, rounds(num_workers) + 1)
-    return 2 * sum(net.message(-(-numel // 2**i) * itemsize) for i in levels) / NS
+    return 2 * sum(net.message(numel // 2**i * itemsize) for i in levels) / NS
 
 
 def _tree(net: Network, num_workers: int, payload: int, num_buffers: int) -> float:
@@ -245,15 +230,6 @@ def all_gather_ring(
     return (num_workers - 1) * net.message(numel * itemsize) / NS if numel else 0.0
 
 
-def blocks_by_round(num_workers: int) -> list[int]:
-    """How many ranks' contributions travel in each round of the doubling all-gather.
-
-    >>> blocks_by_round(6)
-    [1, 2, 2]
-    """
-    return [min(1 << i, num_workers - (1 << i)) for i in range(rounds(num_workers))]
-
-
 def all_gather_doubling(
     num_workers: int, numel: int, latency: float, rate: float, *, itemsize: int = 4,
     header: bool = True,
@@ -264,11 +240,6 @@ def all_gather_doubling(
         return 0.0
     each = numel * itemsize
     return sum(net.message(each * blocks) for blocks in blocks_by_round(num_workers)) / NS
-
-
-def packets_of(blocks: int) -> list[int]:
-    """How `blocks` sparse blocks are dealt out to packets."""
-    return [min(MAX_BLOCKS, blocks - i) for i in range(0, blocks, MAX_BLOCKS)]
 
 
 def all_gather_sparse(

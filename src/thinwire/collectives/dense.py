@@ -20,13 +20,19 @@ Waits last as long as the communicator's own limit. Costs: `costs`; bytes: `traf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from thinwire.collectives._moves import broadcast_packet, check_root, opened, take, take_tensor
-from thinwire.collectives._schedule import core_rank, halves, power_below, tree_children
-from thinwire.collectives.costs import blocks_by_round, rounds
+from thinwire.collectives._schedule import (
+    blocks_by_round,
+    core_rank,
+    halves,
+    power_below,
+    rounds,
+    tree_children,
+)
 from thinwire.errors import InputError, nearest
 from thinwire.wire.base import Comm, Tag
 from thinwire.wire.packet import DTYPES, Packet
@@ -197,7 +203,7 @@ def reduce_scatter(comm: Comm, x: torch.Tensor, tag: Tag = "reduce_scatter") -> 
     flat = _summable(x)
     if comm.size == 1 or not x.numel():
         return _copy(flat)
-    return _ring_reduce(comm, flat, tag)
+    return _ring_reduce(comm, flat.tensor_split(comm.size), tag)
 
 
 def barrier(comm: Comm, tag: Tag = "barrier") -> None:
@@ -248,45 +254,34 @@ def _packet(flat: torch.Tensor) -> Packet:
     return Packet((flat,), kind="dense")
 
 
-# The ring.
+# The ring. Its chunks are `tensor_split`'s: the first `numel % P` have one element more.
 
 
-def _bounds(num_workers: int, numel: int) -> list[int]:
-    small, larger = divmod(numel, num_workers)
-    return [c * small + min(c, larger) for c in range(num_workers + 1)]
-
-
-def _ring_reduce(comm: Comm, flat: torch.Tensor, tag: Tag) -> torch.Tensor:
+def _ring_reduce(comm: Comm, chunks: Sequence[torch.Tensor], tag: Tag) -> torch.Tensor:
     """This rank's chunk of the sum, fresh: chunk c is added up from rank c+1 round to rank c."""
     rank, size = comm.rank, comm.size
-    bounds = _bounds(size, flat.numel())
-    chunk = (rank - 1) % size
-    part = _copy(flat[bounds[chunk] : bounds[chunk + 1]])
-    for _ in range(size - 1):
+    part = _copy(chunks[rank - 1])
+    for i in range(2, size + 1):
         if part.numel():
             comm.post((rank + 1) % size, _packet(part), tag)
-        chunk = (chunk - 1) % size
-        mine = flat[bounds[chunk] : bounds[chunk + 1]]
-        part = mine
+        part = mine = chunks[rank - i]
         if mine.numel():
-            part = _add(take_tensor(comm, (rank - 1) % size, tag, flat, mine.numel()), mine)
+            part = _add(take_tensor(comm, (rank - 1) % size, tag, mine, mine.numel()), mine)
     return part
 
 
 def _ring(comm: Comm, flat: torch.Tensor, tag: Tag) -> None:
     rank, size = comm.rank, comm.size
-    bounds = _bounds(size, flat.numel())
-    chunk, part = rank, _ring_reduce(comm, flat, tag)
-    _fill(flat[bounds[chunk] : bounds[chunk + 1]], part)
-    for _ in range(size - 1):
+    chunks = flat.tensor_split(size)
+    part = _ring_reduce(comm, chunks, tag)
+    _fill(chunks[rank], part)
+    for i in range(1, size):
         if part.numel():
             # Without a copy: `part` is a fresh sum or came off the wire, and is only read here.
             comm.post((rank + 1) % size, _packet(part), tag)
-        chunk = (chunk - 1) % size
-        mine = flat[bounds[chunk] : bounds[chunk + 1]]
-        part = mine
+        part = mine = chunks[rank - i]
         if mine.numel():
-            part = take_tensor(comm, (rank - 1) % size, tag, flat, mine.numel())
+            part = take_tensor(comm, (rank - 1) % size, tag, mine, mine.numel())
             _fill(mine, part)
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from thinwire.collectives._moves import broadcast_packet, take
-from thinwire.collectives._schedule import tree_children
-from thinwire.collectives.costs import blocks_by_round, packets_of
+from thinwire.collectives._schedule import blocks_by_round, packets_of, tree_children
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.wire.base import Comm, Tag
 from thinwire.wire.packet import Packet
@@ -145,7 +144,8 @@ def merge(a: Sparse, b: Sparse) -> Sparse:
     value = np.concatenate((a.value.numpy(), b.value.numpy()))[order]
     first = np.flatnonzero(index[1:] == index[:-1])
     if first.size:
-        value[first] += value[first + 1]
+        with np.errstate(over="ignore", invalid="ignore"):  # `top` refuses what comes of it
+            value[first] += value[first + 1]
         keep = np.ones(index.size, bool)
         keep[first + 1] = False
         index, value = index[keep], value[keep]

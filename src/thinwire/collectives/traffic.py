@@ -8,7 +8,7 @@ or mean; a run quotes its meters.
 from __future__ import annotations
 
 from thinwire.collectives import _schedule as schedule
-from thinwire.collectives.costs import blocks_by_round, check_size, packets_of, rounds
+from thinwire.collectives._schedule import blocks_by_round, check_size, packets_of, rounds
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [

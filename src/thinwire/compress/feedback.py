@@ -27,7 +27,7 @@ class FeedbackState:
     inner: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Feedback(Codec):
     """Adds the memory to the vector, encodes the sum, remembers what the packet lacks of it.
 
@@ -83,5 +83,5 @@ class Feedback(Codec):
 
 
 def feedback(codec: Codec) -> Feedback:
-    """`Feedback(codec)`, to be composed: `feedback(topk(0.01))`."""
-    return Feedback(codec)
+    """`Feedback(codec=codec)`, to be composed: `feedback(topk(0.01))`."""
+    return Feedback(codec=codec)

@@ -127,7 +127,7 @@ def _select_on_device(flat: torch.Tensor, k: int) -> Sparse:
     return Sparse(index.to(index_dtype(flat.numel())).cpu(), flat[index].cpu(), flat.numel())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TopK(Codec):
     """Keeps the largest elements: 8 bytes each, `num_kept(density, numel)` of them.
 
@@ -137,7 +137,7 @@ class TopK(Codec):
     Args:
         density: share of elements kept, above 0, at most 1.
 
-    >>> codec = TopK(0.5)
+    >>> codec = topk(0.5)
     >>> codec.decode(codec.encode(torch.tensor([3.0, -1.0, -4.0, 1.0]), None))
     tensor([ 3.,  0., -4.,  0.])
     """
@@ -169,5 +169,5 @@ class TopK(Codec):
 
 
 def topk(density: float) -> TopK:
-    """`TopK(density)`, to be composed."""
-    return TopK(density)
+    """`TopK(density=density)`, to be composed."""
+    return TopK(density=density)

@@ -58,6 +58,7 @@ class ASGD(Method):
     def server(self, s: Server) -> None:
         """See `Method`."""
         samples, working = 0, s.size
+        s.evaluate(samples)
         while working:
             src, gradient = s.receive(ANY, "gradient")
             if samples >= s.plan.samples:

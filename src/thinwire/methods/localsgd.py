@@ -56,14 +56,15 @@ class LocalSGD(Method):
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         pace = w.plan.speeds if self.pace == "speed" else None
-        steps = split_batch(self.every * w.size, pace, w.size)
-        mine = steps[w.rank]
-        samples = [h * b for h, b in zip(steps, w.plan.shares, strict=True)]
-        share = samples[w.rank] / sum(samples)
-        rounds = max(1, w.plan.steps // self.every)
-        w.evaluate()
-        for step, batch in enumerate(w.batches(steps=mine * rounds), start=1):
-            w.apply(w.gradient(batch))
-            if step % mine == 0:
-                w.params.copy_(w.all_reduce(w.params * share))
-                w.evaluate(final=step == mine * rounds)
+        done = 0
+        w.evaluate(done)
+        while done < w.plan.steps:
+            length = min(self.every, w.plan.steps - done)
+            steps = split_batch(length * w.size, pace, w.size)
+            samples = [h * b for h, b in zip(steps, w.plan.shares, strict=True)]
+            for batch in w.batches(steps[w.rank]):
+                w.apply(w.gradient(batch))
+            share = samples[w.rank] / sum(samples)
+            w.params.copy_(w.all_reduce(w.params * share))
+            done += length
+            w.evaluate(done)

@@ -214,8 +214,8 @@ def _host_warning(workload: Workload, advised: Prediction, by_name: dict[str, Pr
     ours = format_time(advised.overhead)
     return (
         f"Selecting and merging are counted as good kernels do them, {ours} a step. The published "
-        f"gTop-k implementation would take {format_time(lost)} (copies to the host, merging there); "
-        f"with it {advised.method} would be at "
+        f"gTop-k implementation would take {format_time(lost)} (copies to the host, merging "
+        f"there); with it {advised.method} would be at "
         f"{ratio_text(rate / by_name['ssgd'].samples_per_second)} of plain DDP's and "
         f"{ratio_text(rate / by_name['alone'].samples_per_second)} of one machine's samples per "
         "second. Measure before relying on it."

@@ -18,9 +18,10 @@ __all__ = ["Axis", "Chart", "Scale", "colour", "dashes", "line_chart", "marker",
 
 _DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
 _COLOURS = 8
-_LABEL_HEIGHT = 16
+_LABEL_HEIGHT = 15
 _COLUMN_GAP = 80
-_LONGEST_NAME = 16
+_LONGEST_NAME = 20
+_LETTER_WIDTH = 7.6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +236,14 @@ def _still(curve: Curve) -> bool:
 def _band(curve: Curve, x: Scale, y: Scale, style: int) -> str:
     if curve.num_seeds < 2 or _still(curve):
         return ""
-    upper = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.high, strict=True)]
-    lower = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.low, strict=True)]
+    upper, lower = _points(curve.x, curve.high, x, y), _points(curve.x, curve.low, x, y)
     return f'<path class="band {colour(style)}" d="M{"L".join(upper + lower[::-1])}z"/>'
+
+
+def _points(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[str]:
+    """Pixel pairs; on a logarithmic axis from where it begins, for zero has no place there."""
+    shown = [(a, b) for a, b in zip(xs, ys, strict=True) if not x.log or a >= x.low * 0.999]
+    return [f"{x(a):.1f} {y(b):.1f}" for a, b in shown or [(xs[-1], ys[-1])]]
 
 
 def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
@@ -245,8 +251,7 @@ def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
         at = y(curve.mean[-1])
         path = f"M{x.start} {at:.1f}H{x.end}"
     else:
-        points = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(curve.x, curve.mean, strict=True)]
-        path = f"M{'L'.join(points)}"
+        path = f"M{'L'.join(_points(curve.x, curve.mean, x, y))}"
     faint = " partial" if curve.partial else ""
     return f'<path class="line{faint} {colour(style)}"{dashes(style)} d="{path}"/>'
 
@@ -267,17 +272,27 @@ def _end_labels(
             columns[-1].append(end)
         else:
             columns.append([end])
+    taken: list[tuple[float, float, float]] = []
     for column in columns:
         place_x = max(a for a, _, _ in column) + 13
         column.sort(key=lambda end: end[1])
         for (a, b, label), place in zip(column, _apart([b for _, b, _ in column], y), strict=True):
+            name = _shortened(label)
+            length = len(name) * _LETTER_WIDTH
+            # The legend names every line; a name on top of another would name none.
+            if any(
+                abs(place - other) < _LABEL_HEIGHT and start < place_x + length and place_x < end
+                for other, start, end in taken
+            ):
+                continue
+            taken.append((place, place_x, place_x + length))
             if abs(place - b) > 2 or place_x - a > 16:
                 parts.append(
                     f'<path class="leader" d="M{a + 5:.1f} {b:.1f}L{place_x - 2:.1f} {place:.1f}"/>'
                 )
             parts.append(
                 f'<text class="name halo" x="{place_x:.1f}" y="{place + 4:.1f}">'
-                f"{escape(_shortened(label))}</text>"
+                f"{escape(name)}</text>"
             )
     return "".join(parts)
 

@@ -9,6 +9,8 @@ The rules, the same on every surface:
   every number, and said so.
 * A speed-up is the median time of the baseline over the median time of the method; its spread is
   that of the ratios seed by seed.
+* A method whose final accuracy is more than a point below the target did not keep it: the table
+  shows its time, the verdict passes it over.
 * A tie: the seeds' ranges overlap, or the medians differ by at most 2 %.
 """
 
@@ -39,6 +41,7 @@ BASELINES = ("ssgd", "alone")
 
 _DEFAULT_TARGET = "97%"
 _TIE = 0.02
+_KEPT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ class MethodSummary:
 
     Attributes:
         seeds: the finished seeds, failed ones among them, in the order of `times`.
+        goal: the target accuracy.
         final, best: test accuracy over the seeds that ended well.
         times: per finished seed seconds to the target, None for a miss.
         time: over seeds, only if none missed.
@@ -100,6 +104,7 @@ class MethodSummary:
     seeds: tuple[int, ...]
     failed: tuple[int, ...]
     interrupted: tuple[int, ...]
+    goal: float | None
     final: Spread | None
     best: Spread | None
     times: tuple[float | None, ...]
@@ -110,6 +115,11 @@ class MethodSummary:
     energy: Spread | None
     duration: Spread | None
     wall: Spread | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether it ended near the accuracy that it had reached, or above."""
+        return self.goal is None or self.final is None or self.final.mean >= self.goal - _KEPT
 
     @property
     def hits(self) -> int:
@@ -135,8 +145,8 @@ class Comparison:
 
     @property
     def ranked(self) -> list[MethodSummary]:
-        """The rows that reached the target, soonest first."""
-        rows = [row for row in self.rows if row.time is not None]
+        """The rows that reached the target and kept it, soonest first."""
+        rows = [row for row in self.rows if row.time is not None and row.kept]
         return sorted(rows, key=lambda row: row.time.median if row.time else math.inf)
 
 
@@ -260,6 +270,7 @@ def _row(label: str, runs: list[RunRecord], target: Target | None) -> MethodSumm
         seeds=tuple(run.start.seed for run in finished),
         failed=tuple(run.start.seed for run in runs if run.status == "failed"),
         interrupted=tuple(run.start.seed for run in runs if run not in finished),
+        goal=target.accuracy if target else None,
         final=Spread.of([run.evals[-1].accuracy for run in good]),
         best=Spread.of([max(line.accuracy for line in run.evals) for run in good]),
         times=times,

@@ -96,44 +96,66 @@ def _eval_positions(run: RunRecord, axis: str) -> list[float]:
         return [line.time for line in run.evals]
     if axis == "steps":
         return [float(line.step) for line in run.evals]
-    share = _server_share(run)
-    ranks: dict[int, tuple[list[float], list[int]]] = {}
-    for step in run.steps:
-        times, sent = ranks.setdefault(step.rank, ([], []))
-        times.append(step.time)
-        sent.append(step.sent)
-    if not any(sent[-1] for _, sent in ranks.values()):
-        return [line.sent * share for line in run.evals]
-    count = len(run.start.nodes) or len(ranks)
+    traces = _sent_by_rank(run)
+    if not traces:
+        final = run.evals[-1].sent if run.evals else 0
+        total = _sent_per_worker(run)
+        scale = total / final if total is not None and final else 1.0
+        return [line.sent * scale for line in run.evals]
     found = []
     for line in run.evals:
-        places = [(bisect_right(times, line.time), sent) for times, sent in ranks.values()]
-        found.append(sum(sent[place - 1] for place, sent in places if place) / count * share)
+        places = [(bisect_right(times, line.time), sent) for times, sent in traces.values()]
+        sent_so_far = [sent[place - 1] if place else 0.0 for place, sent in places]
+        found.append(sum(sent_so_far) / len(sent_so_far))
     return found
 
 
-def _server_share(run: RunRecord) -> float:
-    """Servers send too: what they sent is spread over the run as the workers' bytes are."""
-    if run.end is None or not sum(run.end.sent):
-        return 1.0
-    return 1.0 + run.end.server_sent / sum(run.end.sent)
+def _sent_per_worker(run: RunRecord) -> float | None:
+    """Bytes of the whole run over its workers, the servers' included; None without an end."""
+    if run.end is None or not run.end.sent:
+        return None
+    return (sum(run.end.sent) + run.end.server_sent) / len(run.end.sent)
+
+
+def _sent_by_rank(run: RunRecord) -> dict[int, tuple[list[float], list[float]]]:
+    """Times and bytes of each worker that logged its steps, as if it were the average worker.
+
+    Often only worker 0 logs, and workers need not send alike (a tree's root, a server's clients):
+    so a worker's bytes are stretched to what an average worker sent in the whole run.
+    """
+    traces: dict[int, tuple[list[float], list[float]]] = {}
+    for line in run.steps:
+        times, sent = traces.setdefault(line.rank, ([], []))
+        times.append(line.time)
+        sent.append(float(line.sent))
+    total = _sent_per_worker(run)
+    if total is None or run.end is None:
+        return traces
+    for rank, (times, sent) in traces.items():
+        own = run.end.sent[rank] if rank < len(run.end.sent) else 0
+        if own:
+            sent[:] = [value * total / own for value in sent]
+        elif total and run.end.time > 0:  # it never sends, others do: their bytes, evenly in time
+            sent[:] = [total * time / run.end.time for time in times]
+    return traces
 
 
 def _loss_points(run: RunRecord, axis: str) -> tuple[np.ndarray, np.ndarray]:
     if not run.steps:
         return np.empty(0), np.empty(0)
+    y = np.array([line.loss for line in run.steps])
     if axis == "time":
         x = np.array([line.time for line in run.steps])
     elif axis == "steps":
         x = np.array([float(line.step) for line in run.steps])
     else:
-        x = np.array([float(line.sent) for line in run.steps]) * _server_share(run)
-    y = np.array([line.loss for line in run.steps])
+        traces = {rank: iter(sent) for rank, (_, sent) in _sent_by_rank(run).items()}
+        x = np.array([next(traces[line.rank]) for line in run.steps])
     order = np.argsort(x, kind="stable")
     # A method that sends nothing has one position only; its last losses stand for it.
     if x[order[0]] == x[order[-1]]:
         tail = y[-max(1, len(y) // _STRETCHES) :]
-        return x[:1], np.array([float(np.nanmean(tail))])
+        return x[:1], np.array([float(tail.mean())])
     parts = np.array_split(order, min(_STRETCHES, len(order)))
     return (
         np.array([x[part].mean() for part in parts]),

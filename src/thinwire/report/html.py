@@ -16,6 +16,7 @@ import msgspec
 
 from thinwire.report.compare import Comparison
 from thinwire.report.pictures import (
+    LONG_LABEL,
     bars_section,
     chosen_css,
     cluster_section,
@@ -27,6 +28,7 @@ from thinwire.report.pictures import (
 )
 from thinwire.report.reader import Record
 from thinwire.report.table import best_rows, columns_of
+from thinwire.report.topology import cluster_of
 from thinwire.report.verdict import remarks, verdict
 from thinwire.units import format_count
 
@@ -55,7 +57,7 @@ def report_html(record: Record, comparison: Comparison) -> str:
     ]
     data = msgspec.json.encode(curves_data(curves)).decode().replace("<", "\\u003c")
     return _PAGE.format(
-        title=escape(f"{_clock(comparison)}comparison of {len(comparison.rows)} methods"),
+        title=escape(_title(comparison)),
         css=_template("page.css") + chosen_css(),
         body="\n".join(section for section in sections if section),
         data=data,
@@ -88,17 +90,20 @@ def _template(name: str) -> str:
     return files("thinwire.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _clock(comparison: Comparison) -> str:
-    return f"{comparison.mode} " if comparison.mode else ""
+def _title(comparison: Comparison) -> str:
+    labels = [row.label for row in comparison.rows]
+    what = f"comparison of {len(labels)} methods" if len(labels) > 1 else f"run of {labels[0]}"
+    return f"{comparison.mode} {what}".strip()
 
 
 def _opening(record: Record, comparison: Comparison) -> str:
     seeds = sorted({run.start.seed for run in record.runs})
     workers = max((row.num_workers for row in comparison.rows), default=0)
     settings = record.header.settings
+    cluster = cluster_of(record.header.cluster)
     facts = [
         ("task", settings.get("task")),
-        ("cluster", settings.get("cluster")),
+        ("cluster", cluster.name if cluster else settings.get("cluster")),
         ("workers", workers or None),
         ("methods", len(comparison.rows)),
         ("seeds each", len(seeds)),
@@ -119,7 +124,7 @@ def _opening(record: Record, comparison: Comparison) -> str:
         )
     created = record.header.created.replace("T", " ")[:16]
     return (
-        f'<header><p class="kicker">thinwire comparison · {escape(created)}</p>'
+        f'<header><p class="kicker">thinwire · {escape(_title(comparison))} · {escape(created)}</p>'
         f'<h1 class="verdict">{escape(verdict(comparison))}</h1>'
         f'<ul class="facts">{items}</ul>{notice}</header>'
     )
@@ -149,9 +154,11 @@ def _table(comparison: Comparison) -> str:
                 f'<td class="{css}" data-title="{escape(column.heading)}">'
                 f"<span>{escape(cell.text)}</span>{spread}</td>"
             )
-        body.append(f'<tr><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>')
+        css = ' class="long"' if len(row.label) > LONG_LABEL else ""
+        body.append(f'<tr><th scope="row"{css}>{escape(row.label)}</th>{"".join(cells)}</tr>')
     return (
-        '<section><h2>The numbers</h2><p class="soft">★ best of its column. What each column is: '
+        '<section><h2>The numbers</h2><p class="soft">★ best of its column, costs among those that '
+        "reached the target. What each column is: "
         '<a href="#meaning">below</a>.</p>'
         f'<div class="scroll"><table class="summary"><thead><tr><th scope="col">method</th>{head}'
         f"</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
@@ -179,6 +186,8 @@ def _meaning(record: Record, comparison: Comparison) -> str:
         "miss": "At least one finished seed never reached the target. Such a method has no time "
         "and no speed-up, however early the other seeds were. A failed run is a miss; an "
         "interrupted one is left out.",
+        "not kept": "The final accuracy is more than a point below the target. The verdict passes "
+        "such a method over.",
         "training loss in the curves": "Mean over workers and over stretches of up to a sixtieth "
         "of the run.",
     }

@@ -96,7 +96,7 @@ class LiveView:
     @property
     def share(self) -> float:
         """How much of everything is done, 0..1."""
-        done = sum(self._share_of(run) for run in self._runs.values())
+        done = sum(self._share_of(run) for run in self._seen())
         return min(done / self._total, 1.0)
 
     @property
@@ -141,6 +141,10 @@ class LiveView:
             if isinstance(line, Eval):
                 seen.accuracy = line.accuracy
 
+    def _seen(self) -> list[_Seen]:
+        """A copy: the display is drawn by a thread of its own while lines are fed."""
+        return list(self._runs.values())
+
     def _share_of(self, run: _Seen) -> float:
         if run.status != "running":
             return 1.0
@@ -163,7 +167,7 @@ class LiveView:
         running = [
             f"{run.start.label} seed {run.start.seed} step {run.step} "
             f"{accuracy_words(run.accuracy)}"
-            for run in self._runs.values()
+            for run in self._seen()
             if run.status == "running"
         ]
         self._print(f"{self._headline()}; {', '.join(running) or 'nothing running'}")
@@ -174,7 +178,7 @@ class LiveView:
         self._console.print(shown, highlight=False, markup=False, soft_wrap=True)
 
     def _headline(self) -> str:
-        ended = sum(run.status != "running" for run in self._runs.values())
+        ended = sum(run.status != "running" for run in self._seen())
         left = self.remaining
         about = "" if left is None else f", about {time_words(max(round(left), 1))} left"
         return f"{ended} of {self._total} runs, {self.share * 100:.0f} %{about}"
@@ -197,7 +201,7 @@ class LiveView:
         return Group(bar, table)
 
     def _row(self, label: str) -> list[Text]:
-        runs = [run for run in self._runs.values() if run.start.label == label]
+        runs = [run for run in self._seen() if run.start.label == label]
         runs.sort(key=lambda run: run.start.seed)
         per_label = max(round(self._total / max(len(self._labels), 1)), len(runs))
         unicode = plain("●", self._console) == "●"

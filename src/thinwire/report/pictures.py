@@ -19,6 +19,7 @@ from thinwire.report.words import join_words, time_words
 from thinwire.units import format_count, format_size, format_time
 
 __all__ = [
+    "LONG_LABEL",
     "bars_section",
     "chosen_css",
     "cluster_section",
@@ -29,8 +30,12 @@ __all__ = [
     "timelines_section",
 ]
 
-_WIDE, _NARROW = (940, 420), (360, 320)
+LONG_LABEL = 20
+"""Longer labels may be broken into lines."""
+
+_WIDE, _NARROW = (1000, 430), (360, 320)
 _LOG_FROM = 6.0
+_LOG_DECADES = 1000.0
 _AXIS_NAMES = {"time": "time", "steps": "steps", "bytes": "bytes"}
 _METRIC_NAMES = {"accuracy": "test accuracy", "loss": "training loss"}
 
@@ -60,9 +65,10 @@ def bars_section(comparison: Comparison, styles: Mapping[str, int]) -> str:
     if comparison.target is None:
         return ""
     longest = max((row.time.high for row in comparison.rows if row.time), default=0.0)
+    lost = [row for row in comparison.rows if row.time is not None and not row.kept]
     missed = [row for row in comparison.rows if row.time is None and row.times]
     entries = "".join(
-        _bar(row, styles[row.label], longest) for row in [*comparison.ranked, *missed]
+        _bar(row, styles[row.label], longest) for row in [*comparison.ranked, *lost, *missed]
     )
     return (
         f"<section><h2>{escape(f'{comparison.mode} time to'.strip().capitalize())} "
@@ -74,7 +80,8 @@ def bars_section(comparison: Comparison, styles: Mapping[str, int]) -> str:
 
 
 def _bar(row: MethodSummary, style: int, longest: float) -> str:
-    label = f'<div class="label">{_swatch(style)}{escape(row.label)}</div>'
+    css = "label long" if len(row.label) > LONG_LABEL else "label"
+    label = f'<div class="{css}">{_swatch(style)}{escape(row.label)}</div>'
     if row.time is None:
         hits = [time_words(time) for time in row.times if time is not None]
         reached = f"reached on {row.hits} of {len(row.times)} seeds"
@@ -83,8 +90,9 @@ def _bar(row: MethodSummary, style: int, longest: float) -> str:
             f'<div class="entry">{label}'
             f'<div class="track missed" title="{escape(title)}"></div>'
             f'<div class="value"><span class="miss">miss</span> '
-            f"<small>{reached}</small></div></div>'
+            f"<small>{reached}</small></div></div>"
         )
+    note = "" if row.kept else ' <small class="miss">not kept</small>'
     share = 100 / longest if longest else 0.0
     dots = "".join(
         f'<i class="seed" style="left:{time * share:.2f}%" title="{time_words(time)}"></i>'
@@ -95,7 +103,7 @@ def _bar(row: MethodSummary, style: int, longest: float) -> str:
         f'<div class="entry">{label}'
         f'<div class="track"><div class="bar {colour(style)}" '
         f'style="width:{row.time.median * share:.2f}%"></div>{dots}</div>'
-        f'<div class="value"><b>{time_words(row.time.median)}</b></div></div>'
+        f'<div class="value"><b>{time_words(row.time.median)}</b>{note}</div></div>'
     )
 
 
@@ -203,11 +211,11 @@ def _panel(
     styles: Mapping[str, int],
 ) -> str:
     goal = comparison.target.accuracy if comparison.target else None
-    x_axis, y_axis = _x_axis(axis, curves, comparison.mode), _y_axis(metric, curves, goal)
     crossings = {
         row.label: row.time.median for row in comparison.rows if row.time and axis == "time"
     }
-    crossings = {label: x for label, x in crossings.items() if x >= x_axis.low}
+    x_axis = _x_axis(axis, curves, comparison.mode, list(crossings.values()))
+    y_axis = _y_axis(metric, curves, goal)
     title = f"{_METRIC_NAMES[metric]} against {_AXIS_NAMES[axis]}"
     parts = []
     for css, (width, height) in (("wide", _WIDE), ("narrow", _NARROW)):
@@ -230,13 +238,16 @@ def _panel(
     return f'<div class="panel {metric}-{axis}"><h3>{title}</h3>{"".join(parts)}</div>'
 
 
-def _x_axis(axis: str, curves: Sequence[Curve], mode: str) -> Axis:
+def _x_axis(axis: str, curves: Sequence[Curve], mode: str, crossings: Sequence[float]) -> Axis:
     ends = [curve.x[-1] for curve in curves if curve.x[-1] > 0]
     high = max(ends, default=1.0)
     # On a linear axis what ends six times earlier would be a stub.
     log = bool(ends) and high / min(ends) > _LOG_FROM
-    firsts = [x for curve in curves for x in curve.x[:1] if x > 0]
-    low = min([*firsts, min(ends, default=1.0) / 3]) if log else 0.0
+    firsts = [next((x for x in curve.x if x > 0), high) for curve in curves]
+    low = 0.0
+    if log:
+        low = min(max(min(firsts), high / _LOG_DECADES), min(ends) / 3)
+        low = min([low, *(0.8 * x for x in crossings)])
     names = {
         "time": f"{mode} time" if mode else "time",
         "steps": "steps of each worker",
@@ -249,9 +260,11 @@ def _x_axis(axis: str, curves: Sequence[Curve], mode: str) -> Axis:
 
 def _y_axis(metric: str, curves: Sequence[Curve], target: float | None) -> Axis:
     if metric == "accuracy":
-        finals = [curve.mean[-1] for curve in curves]
-        # Methods differ in the last per cents; the climb from chance to there tells little.
-        wanted = min([*finals, target if target is not None else 1.0])
+        wanted = min(curve.mean[-1] for curve in curves)
+        # Methods differ in the last per cents; the climb from chance to there, or a fall far below
+        # the target, tells little.
+        if target is not None:
+            wanted = max(min(wanted, target), target - 0.3)
         top = max([*(max(curve.high) for curve in curves), target or 0.0])
         low = max(0.0, math.floor((wanted - 0.15) * 20) / 20)
         return Axis(
@@ -284,8 +297,8 @@ def timelines_section(record: Record) -> str:
     return (
         "<section><h2>Who computed, waited and sent, when</h2>"
         '<p class="soft">The first steps of one seed of each method; each picture has a time scale '
-        "of its own. At the right: the share of the whole run spent waiting. The whole recording, "
-        "trace.json.gz beside this page, opens in ui.perfetto.dev.</p>"
+        'of its own. <span class="wide">At the right: the share of the whole run spent waiting.'
+        "</span> The whole recording, trace.json.gz beside this page, opens in ui.perfetto.dev.</p>"
         '<p class="soft"><span class="key compute"></span>computes<span class="key wait"></span>'
         'waits for a message<span class="key send"></span>sends'
         '<span class="key slower"></span>slower machine</p>'

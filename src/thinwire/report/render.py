@@ -89,9 +89,9 @@ def _caption(comparison: Comparison) -> str:
         return "* best of its column."
     clock = f"{comparison.mode} time" if comparison.mode else "time"
     return (
-        f"* best of its column. To target: {clock} to {comparison.target} "
-        f"({comparison.target.source}), median over the seeds; accuracies: mean ± standard "
-        "deviation. vs: speed-up to the target."
+        "* best of its column, costs among those that reached the target. To target: "
+        f"{clock} to {comparison.target} ({comparison.target.source}), median over the seeds; "
+        "accuracies: mean ± standard deviation. vs: speed-up to the target."
     )
 
 

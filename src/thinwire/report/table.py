@@ -214,12 +214,15 @@ def columns_of(comparison: Comparison) -> list[Column]:
 
 
 def best_rows(column: Column, comparison: Comparison) -> list[str]:
-    """The labels with the best value of a column; equal ones as shown are all best."""
-    values = {
-        row.label: value
-        for row in comparison.rows
-        if not row.failed and (value := column.value(row)) is not None
-    }
+    """The labels with the best value of a column; equal ones as shown are all best.
+
+    Being cheap is no merit of a method that did not do the work: but for accuracy, only those that
+    reached the target and kept it are looked at, if there is one.
+    """
+    rows = [row for row in comparison.rows if not row.failed]
+    if not column.key.endswith("accuracy"):
+        rows = comparison.ranked or rows
+    values = {row.label: value for row in rows if (value := column.value(row)) is not None}
     if not column.ranked or len(values) < 2:
         return []
     best = (max if column.largest else min)(values.values())

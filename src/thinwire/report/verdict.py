@@ -1,11 +1,12 @@
 """One honest sentence, and the words below the table.
 
 The sentence may be "use one machine". It names the soonest method that reached the target on every
-seed, against plain DDP (`ssgd`) and against the fastest machine by itself (`alone`).
+seed and kept it, against plain DDP (`ssgd`) and against the fastest machine by itself (`alone`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -84,6 +85,12 @@ def _nothing_reached(comparison: Comparison) -> str:
         return f"Nothing reached the target of {comparison.target}: every run failed."
     top = max(known, key=lambda row: row.final.mean if row.final else 0.0)
     partly = [row for row in comparison.rows if row.hits]
+    if any(row.time for row in partly):
+        return (
+            f"Nothing reached the target of {comparison.target} and kept it: the best final "
+            f"accuracy is {top.label}'s, {accuracy_words(top.final.mean if top.final else None)}. "
+            "Lower the learning rate, or the target."
+        )
     some = f" on every seed ({_partly(partly)})" if partly else ""
     final = accuracy_words(top.final.mean if top.final else None)
     return (
@@ -114,7 +121,7 @@ def _use_baseline(comparison: Comparison, base: str, row: MethodSummary) -> str:
             f"after {time_words(row.time.median if row.time else None)}; "
             "nothing ran to compare it with"
         )
-    return f"{opening} {comparison.target} {_joined(told)}."
+    return f"{opening} {comparison.target} {_joined(told)}{_loss(comparison, row)}."
 
 
 def _use_method(comparison: Comparison, row: MethodSummary, close: list[MethodSummary]) -> str:
@@ -136,6 +143,8 @@ def _use_method(comparison: Comparison, row: MethodSummary, close: list[MethodSu
 def _against(comparison: Comparison, row: MethodSummary, other: MethodSummary) -> str:
     base = next((b for b, label in comparison.baselines.items() if label == other.label), "")
     name = _NAMES.get(base, other.label)
+    if other.time is not None and not other.kept:
+        return f"; {name} did not keep it"
     if row.time is None or other.time is None:
         return f"; {name} did not reach it" + ("" if not other.hits else " on every seed")
     if tied(row.time, other.time):
@@ -154,15 +163,17 @@ def _joined(told: list[str]) -> str:
 
 def _loss(comparison: Comparison, row: MethodSummary) -> str:
     """Sooner at the target is not better at the end: a clear loss is said in the same sentence."""
-    bases = [comparison.row(label) for label in comparison.baselines.values()]
-    finals = [base.final for base in bases if base.final is not None]
-    if row.final is None or not finals:
+    others = [other for other in comparison.rows if other.final is not None and other is not row]
+    if row.final is None or not others:
         return ""
-    top = max(finals, key=lambda final: final.mean)
-    loss = top.mean - row.final.mean
-    if loss < _ACCURACY_LOSS or top.low <= row.final.high:
+    top = max(others, key=lambda other: other.final.mean if other.final else 0.0)
+    assert top.final is not None
+    loss = top.final.mean - row.final.mean
+    if loss < _ACCURACY_LOSS or top.final.low <= row.final.high:
         return ""
-    return f", but its final accuracy is {loss * 100:.1f} points lower"
+    base = next((b for b, label in comparison.baselines.items() if label == top.label), "")
+    name = _NAMES.get(base, top.label)
+    return f", but its final accuracy is {loss * 100:.1f} points below that of {name}"
 
 
 def remarks(comparison: Comparison, record: Record) -> list[str]:
@@ -170,6 +181,7 @@ def remarks(comparison: Comparison, record: Record) -> list[str]:
     return [
         *_tie_remarks(comparison),
         *_miss_remarks(comparison),
+        *_unkept_remarks(comparison),
         *_failure_remarks(record),
         *_record_remarks(comparison, record),
     ]
@@ -200,12 +212,22 @@ def _miss_remarks(comparison: Comparison) -> list[str]:
     return told
 
 
+def _unkept_remarks(comparison: Comparison) -> list[str]:
+    return [
+        f"Not kept: {row.label} reached the target, but its final accuracy is "
+        f"{accuracy_words(row.final.mean if row.final else None)}; the verdict passes it over."
+        for row in comparison.rows
+        if row.time is not None and not row.kept
+    ]
+
+
 def _failure_remarks(record: Record) -> list[str]:
     told = []
     for run in record.runs:
         name = f"{run.start.label}, seed {run.start.seed}"
         if run.status == "failed":
-            why = run.end.error if run.end and run.end.error else "no reason recorded"
+            error = run.end.error.strip() if run.end else ""
+            why = error.splitlines()[0] if error else "no reason recorded"
             told.append(f"Failed: {name}: {why.rstrip('.')}.")
         elif run.status != "ok":
             told.append(
@@ -221,15 +243,30 @@ def _record_remarks(comparison: Comparison, record: Record) -> list[str]:
     told = []
     if comparison.rows and all(len(row.seeds) <= 1 for row in comparison.rows):
         told.append("One seed only: no spread is known, so small differences may be chance.")
-    notes: dict[str, list[str]] = {}
-    for run in record.runs:
-        for note in run.notes:
-            where = f"{run.start.label} seed {run.start.seed}"
-            notes.setdefault(note.text, []).append(where)
-    for text, where in notes.items():
-        shown = where if len(where) <= 3 else [*where[:2], f"{len(where) - 2} more runs"]
-        told.append(f"Note from {join_words(list(dict.fromkeys(shown)))}: {text.rstrip('.')}.")
+    told += _note_remarks(record)
     if record.superseded:
         told.append(f"{record.superseded} earlier tries of runs that were run again are left out.")
     told += [f"Record: {warning}." for warning in record.warnings]
+    return told
+
+
+def _note_remarks(record: Record) -> list[str]:
+    """Notes that differ in numbers only are told once."""
+    notes: dict[str, list[tuple[str, str]]] = {}
+    for run in record.runs:
+        for note in run.notes:
+            alike = re.sub(r"\d+(\.\d+)?", "#", note.text)
+            where = f"{run.start.label} seed {run.start.seed}"
+            notes.setdefault(alike, []).append((where, note.text.rstrip(".")))
+    told = []
+    for found in notes.values():
+        where = list(dict.fromkeys(place for place, _ in found))
+        text = found[0][1]
+        if len(where) == 1:
+            told.append(f"Note from {where[0]}: {text}.")
+        elif all(each == text for _, each in found):
+            told.append(f"Note from {where[0]} and {len(where) - 1} more runs: {text}.")
+        else:
+            more = f"{len(where) - 1} more runs say the like"
+            told.append(f"Note from {where[0]}: {text} ({more}).")
     return told

@@ -37,21 +37,25 @@ class Normalize(nn.Module):
 
 
 def digits_cnn() -> nn.Module:
-    """Two convolutions and a classifier for 1×8×8 floats: 69,370 parameters, 108,288 MACs.
+    """Three convolutions and a classifier for 1×8×8 floats: 22,954 parameters, 460,416 MACs.
 
-    No normalisation layers, so that it has no state beside its parameters. Its dense gradient
-    (277 kB) takes a 100 Mbit/s link 22 ms, while computing it takes a processor core about one.
+    No normalisation layers, so that it has no state beside its parameters. It does 20 MACs per
+    parameter, a small convolutional net's ratio of computation to traffic: its dense gradient
+    (92 kB) takes a 100 Mbit/s link 7 ms, computing it for 16 samples a desktop's core 3 to 9 ms.
     """
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(8, 32, 3, padding=1),
+        nn.Conv2d(32, 32, 3, padding=1),
         nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(512, 128),
+        nn.Linear(128, 64),
         nn.ReLU(),
-        nn.Linear(128, 10),
+        nn.Linear(64, 10),
     )
 
 

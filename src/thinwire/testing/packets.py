@@ -31,9 +31,7 @@ class PacketLog:
         """Assert that no packet has changed since it was posted."""
         for src, dst, packet, copies in self.posts:
             for i, (now, then) in enumerate(zip(packet.buffers, copies, strict=True)):
-                same = now.is_meta or torch.equal(
-                    now.view(torch.uint8), then.view(torch.uint8)
-                )
+                same = now.is_meta or torch.equal(now.view(torch.uint8), then.view(torch.uint8))
                 assert same, f"buffer {i} of a packet from {src} to {dst} was written after post"
 
 
@@ -55,12 +53,12 @@ class WatchedComm(Comm):
         self._log = log
 
     @property
-    def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def step(self) -> int:
         """As the inner communicator's."""
         return self._inner.step
 
     @step.setter
-    def step(self, value: int) -> None:
+    def step(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._inner.step = value
 
     def now(self) -> float:

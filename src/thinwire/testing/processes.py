@@ -39,13 +39,11 @@ _modules: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
-class Ended(Exception):  # noqa: N818 - an outcome, not an error of anybody's
-    """A process that ended without a result: its exit code, negative for a signal."""
+class Ended:
+    """A process that ended without a result: its exit code, negative for a signal; None where it
+    had to be killed at the deadline."""
 
     code: int | None
-
-    def __str__(self) -> str:
-        return f"ended with code {self.code} and no result"
 
 
 def run_processes(
@@ -61,6 +59,7 @@ def run_processes(
 
     Args:
         program: a function at the top of a module's file; it is found there by name.
+        size: the world size that all are told.
         args: must be picklable.
         deadline: seconds; what still runs then is killed.
         env: variables for all processes.
@@ -115,7 +114,7 @@ def _collect(children: list[tuple[Any, Connection]], until: float) -> list[Any]:
             i = open_ones.pop(ours)  # pyright: ignore[reportArgumentType]
             child = children[i][0]
             try:
-                results[i] = pickle.loads(ours.recv_bytes())  # pyright: ignore
+                results[i] = _unpack(ours.recv_bytes())  # pyright: ignore[reportAttributeAccessIssue]
             except EOFError:
                 child.join(max(0.0, until - time.monotonic()))
                 results[i] = Ended(child.exitcode)
@@ -130,17 +129,35 @@ def _child(
     os.environ.update(place)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        outcome = getattr(_load(file), name)(*args)
+        data = _pack(getattr(_load(file), name)(*args))
     except BaseException as error:
         traceback.print_exc()
-        outcome = error
-    try:
-        data = pickle.dumps(outcome)
-        pickle.loads(data)
-    except Exception:
-        data = pickle.dumps(RuntimeError(f"{type(outcome).__name__}: {outcome}"))
+        data = _pack(error)
     with contextlib.suppress(BrokenPipeError):
         pipe.send_bytes(data)
+
+
+def _pack(outcome: Any) -> bytes:
+    """An outcome as bytes. Exceptions by their parts: those with arguments of their own would not
+    come out of pickle again."""
+    try:
+        if isinstance(outcome, BaseException):
+            parts = (type(outcome), outcome.args, vars(outcome))
+            return pickle.dumps((True, parts))
+        return pickle.dumps((False, outcome))
+    except Exception as error:
+        return pickle.dumps((True, (RuntimeError, (f"{error}: {outcome!r}",), {})))
+
+
+def _unpack(data: bytes) -> Any:
+    raised, outcome = pickle.loads(data)
+    if not raised:
+        return outcome
+    kind, args, attributes = outcome
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 def _load(file: str) -> Any:

@@ -12,9 +12,9 @@ import contextlib
 import fcntl
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = ["ABORT", "ACK", "FINISHED", "LEAVE", "PACKET", "Channel", "encode", "
 PACKET, FINISHED, LEAVE, ACK, ABORT = range(5)
 
 _PREFIX = struct.Struct("<BBHII")
+_SIZES = [struct.Struct(f"<{n}Q") for n in range(256)]
 _STAGE = 128 * 1024
 _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more system call's iovec
 _BUDGET = 4 << 20  # bytes read from one connection before the others have their turn
@@ -40,16 +41,18 @@ _SIOCOUTQ = 0x5411
 
 def encode(
     kind: int, src: int, dst: int, key: bytes, frames: Sequence[bytes | memoryview] = ()
-) -> list[memoryview]:
+) -> list[bytes | memoryview]:
     """The pieces of a frame, in order; pieces of a small one are joined."""
-    buffers = frames[1:]
-    sizes = [len(buffer) for buffer in buffers]
-    head = _PREFIX.pack(kind, len(buffers), len(key), src, dst) + key
-    if frames:
-        head += struct.pack(f"<{len(sizes)}Q", *sizes) + frames[0]
+    if not frames:
+        return [_PREFIX.pack(kind, 0, len(key), src, dst) + key]
+    num_buffers = len(frames) - 1
+    prefix = _PREFIX.pack(kind, num_buffers, len(key), src, dst)
+    sizes = list(map(len, frames[1:]))
+    lengths = _SIZES[num_buffers].pack(*sizes)
     if sum(sizes) <= _JOIN:
-        return [memoryview(b"".join([head, *buffers]))]
-    return [memoryview(head), *(memoryview(b) for b, n in zip(buffers, sizes, strict=True) if n)]
+        return [b"".join((prefix, key, lengths, *frames))]
+    head = b"".join((prefix, key, lengths, frames[0]))
+    return [head, *(buffer for buffer, size in zip(frames[1:], sizes, strict=True) if size)]
 
 
 def tune(sock: socket.socket) -> None:
@@ -99,12 +102,12 @@ class Channel:
         self.open = True
         self.leaving = False
         self.acked = False
-        self.last_heard = time.monotonic()
+        self.last_heard = monotonic()
         self.queued = 0
         self._deliver = deliver
         self._loop = loop
         self._blocked = False
-        self.outbox = Outbox(self._write, loop, soon)
+        self.outbox = Outbox(self._emit, loop, soon)
         self._stage = bytearray(_STAGE)
         self._view = memoryview(self._stage)
         self._start = self._end = 0
@@ -115,39 +118,47 @@ class Channel:
 
     def send(
         self,
-        pieces: list[memoryview],
+        pieces: list[bytes | memoryview],
         posted: Posted | None = None,
         after: Posted | None = None,
         not_before: float = 0.0,
     ) -> None:
         """Accept a frame; see `Outbox.send`."""
+        if self.outbox.empty and not not_before and (after is None or after.left):
+            if self._write(pieces):  # the usual case, without a queue
+                if posted is not None:
+                    posted.mark_left()
+                return
+            after = None
         self.queued += sum(map(len, pieces))
         self.outbox.send(pieces, posted, after, not_before)
 
-    def _write(self, pieces: list[memoryview]) -> bool:
+    def _emit(self, pieces: list[bytes | memoryview]) -> bool:
+        before = sum(map(len, pieces))
+        gone = self._write(pieces)
+        self.queued -= before - sum(map(len, pieces))
+        return gone
+
+    def _write(self, pieces: list[bytes | memoryview]) -> bool:
         """Give the kernel what it takes; whether it took all."""
-        if not self.open:
-            return True
         taken = True
-        while pieces:
+        while pieces and self.open:
             try:
                 sent = self.sock.sendmsg(pieces)
             except BlockingIOError:
                 taken = False
                 break
             except OSError:
-                # The reading side learns of the loss too, after what has already come.
-                pieces.clear()
+                pieces.clear()  # the reading side learns of the loss, after what has already come
                 break
-            self.queued -= sent
             while pieces and sent >= len(pieces[0]):
                 sent -= len(pieces[0])
                 del pieces[0]
             if sent:
-                pieces[0] = pieces[0][sent:]
-        if taken is self._blocked:
+                pieces[0] = memoryview(pieces[0])[sent:]
+        if taken is self._blocked and self.open:
             self._blocked = not taken
-            self._loop.want_write(self.sock, self._blocked)
+            self._loop.want_write(self.sock.fileno(), self._blocked)
         return taken
 
     @property
@@ -180,7 +191,7 @@ class Channel:
                 return False
             if came == 0:
                 return False
-            self.last_heard = time.monotonic()
+            self.last_heard = monotonic()
             budget -= came
             self._take(came)
             if came < room:
@@ -189,11 +200,12 @@ class Channel:
 
     def _take(self, came: int) -> None:
         todo = self._todo
-        while todo and came >= len(todo[0]):
-            came -= len(todo.popleft())
         if todo:
-            todo[0] = todo[0][came:]
-            return
+            while todo and came >= len(todo[0]):
+                came -= len(todo.popleft())
+            if todo:
+                todo[0] = todo[0][came:]
+                return
         if self._arriving is not None:
             src, dst, key, frames = self._arriving
             self._arriving = None
@@ -201,7 +213,10 @@ class Channel:
         self._end += came
         while self._parse():
             pass
-        self._compact()
+        if self._start == self._end:
+            self._start = self._end = 0
+        else:
+            self._compact()
 
     def _compact(self) -> None:
         left = self._end - self._start
@@ -211,37 +226,32 @@ class Channel:
 
     def _parse(self) -> bool:
         """Take one frame off the stage; False when there is no whole one (or its head)."""
-        start, there = self._start, self._end - self._start
-        if there < _PREFIX.size:
+        start, end, stage = self._start, self._end, self._stage
+        if end - start < _PREFIX.size:
             return False
-        kind, num_buffers, key_length, src, dst = _PREFIX.unpack_from(self._stage, start)
-        sizes_at = _PREFIX.size + key_length
+        kind, num_buffers, key_length, src, dst = _PREFIX.unpack_from(stage, start)
+        key_at = start + _PREFIX.size
+        sizes_at = key_at + key_length
+        head_at = sizes_at + 8 * num_buffers
+        body_at = head_at + header_nbytes(num_buffers) if kind == PACKET else sizes_at
+        if end < body_at:
+            return False
+        self._start = body_at
+        key = bytes(stage[key_at:sizes_at])
         if kind != PACKET:
-            if there < sizes_at:
-                return False
-            self._start += sizes_at
-            key = self._bytes(start + _PREFIX.size, key_length)
             self._deliver(self, kind, src, dst, key, [])
             return True
-        head_at = sizes_at + 8 * num_buffers
-        body_at = head_at + header_nbytes(num_buffers)
-        if there < body_at:
+        sizes = _SIZES[num_buffers].unpack_from(stage, sizes_at)
+        frames: list[Any] = [bytes(stage[head_at:body_at])]
+        if end - body_at < sum(sizes):
+            self._expect(src, dst, key, frames, sizes)
             return False
-        key = self._bytes(start + _PREFIX.size, key_length)
-        sizes = struct.unpack_from(f"<{num_buffers}Q", self._stage, start + sizes_at)
-        frames: list[Any] = [self._bytes(start + head_at, body_at - head_at)]
-        self._start += body_at
-        if there >= body_at + sum(sizes):
-            for size in sizes:
-                frames.append(self._stage[self._start : self._start + size])
-                self._start += size
-            self._deliver(self, PACKET, src, dst, key, frames)
-            return True
-        self._expect(src, dst, key, frames, sizes)
-        return False
-
-    def _bytes(self, start: int, length: int) -> bytes:
-        return bytes(self._view[start : start + length])
+        for size in sizes:
+            frames.append(stage[body_at : body_at + size])
+            body_at += size
+        self._start = body_at
+        self._deliver(self, PACKET, src, dst, key, frames)
+        return True
 
     def _expect(
         self, src: int, dst: int, key: bytes, frames: list[Any], sizes: Sequence[int]
@@ -280,7 +290,7 @@ class Channel:
             return
         self.open = False
         self.queued = 0
-        self._loop.unregister(self.sock)
+        self._loop.unregister(self.sock.fileno())
         with contextlib.suppress(OSError):
             self.sock.close()
         self.outbox.flush()

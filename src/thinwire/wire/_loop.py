@@ -15,19 +15,21 @@ import heapq
 import math
 import os
 import select
-import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from thinwire.fibers import Fiber, pause
 
 __all__ = ["Loop", "Timer", "Waiter", "Waker"]
 
-SPIN = 40e-6
-"""Seconds that a waiting program polls before it sleeps: about what falling asleep would cost."""
+SPIN = 200e-6
+"""Seconds that a program polls before it sleeps, if its last wait was a short one. Sleeping and
+being woken costs as much as a small message takes; where waits are long nothing is polled."""
 
 REST_MS = 1
 """How often a resting communication thread looks whether the program has let go of the wheel."""
@@ -69,15 +71,62 @@ class Waker:
                 end.close()
 
 
-class Waiter:
-    """Somebody who is blocked until `ready`: a fibre, or the program's thread."""
+class Poller:
+    """Descriptors that one thread sleeps on; others may change them while it does."""
 
-    __slots__ = ("fiber", "loop", "ready", "src")
+    def __init__(self, waker: Waker):
+        self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._unit = 1.0 if hasattr(select, "epoll") else 1e3
+        self._waker = waker
+        self.poll_now = partial(self._poll.poll, 0)
+        self.register(waker.fileno(), select.POLLIN)
+
+    def register(self, fd: int, mask: int) -> None:
+        """Begin to watch `fd`."""
+        self._poll.register(fd, mask)
+
+    def modify(self, fd: int, mask: int) -> None:
+        """Watch `fd` for something else."""
+        self._poll.modify(fd, mask)
+        self._refresh()
+
+    def unregister(self, fd: int) -> None:
+        """End watching `fd`."""
+        self._poll.unregister(fd)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._unit != 1.0:  # unlike epoll, poll sees no change before the next call
+            self._waker.signal()
+
+    def poll(self, until: float) -> list[tuple[int, int]]:
+        """Sleep until something happens or `time.monotonic()` is `until`."""
+        if until == math.inf:
+            return self._poll.poll()
+        # Rounded up: waking a little early would mean polling once more.
+        wait = math.ceil(max(0.0, until - time.monotonic()) * 1e3)
+        return self._poll.poll(wait * self._unit / 1e3)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._unit == 1.0:
+            self._poll.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Waiter:
+    """Somebody who is blocked until `ready`: a fibre, or the program's thread.
+
+    Attributes:
+        found: what it was waiting for, if that was handed over directly.
+    """
+
+    __slots__ = ("fiber", "found", "loop", "ready", "src")
 
     def __init__(self, loop: Loop, src: int = -1):
         self.loop = loop
         self.src = src
         self.ready = False
+        self.found: Any = None
         self.fiber: Fiber | None = None
 
     def wake(self) -> None:
@@ -116,10 +165,10 @@ class Loop:
     def __init__(self, failed: Callable[[BaseException], None]):
         self.lock = threading.Lock()
         self._failed = failed
-        self._io = selectors.DefaultSelector()
+        self._handlers: dict[int, Callable[[int], None]] = {}
         self._comm_waker, self._program_waker = Waker(), Waker()
-        self._program_poll = self._poller(self._program_waker)
-        self._comm_poll = self._poller(self._comm_waker)
+        self._program_poll = Poller(self._program_waker)
+        self._comm_poll = Poller(self._comm_waker)
         self._rest_poll = select.poll()
         self._rest_poll.register(self._comm_waker.fileno(), select.POLLIN)
         self._timers: list[tuple[float, int, Timer]] = []
@@ -130,18 +179,13 @@ class Loop:
         self._driving = False
         self._episode = 0
         self._resting = False
+        self._short_waits = False
         self._stopping = False
         self._killing = False
         self._comm_until = math.inf
         self._program_until = math.inf
         self._thread = threading.Thread(target=self._run, name="thinwire", daemon=True)
         self._thread_id = 0
-
-    def _poller(self, waker: Waker) -> select.poll:
-        poller = select.poll()
-        poller.register(waker.fileno(), select.POLLIN)
-        poller.register(self._io.fileno(), select.POLLIN)  # pyright: ignore
-        return poller
 
     def begin(self) -> None:
         """Start the communication thread."""
@@ -157,24 +201,29 @@ class Loop:
         """Give the descriptors back, after `stop` and the connections' end."""
         if self._thread.is_alive():
             return  # a fibre that computes: it ends with the process
-        self._io.close()
+        for poller in (self._comm_poll, self._program_poll):
+            poller.close()
         for waker in (self._comm_waker, self._program_waker):
             waker.close()
 
     # Connections. The lock is held.
 
-    def register(self, sock: socket.socket, handler: Callable[[int], None]) -> None:
-        """Call `handler(mask)` under the lock when `sock` can be read or, if asked, written."""
-        self._io.register(sock, selectors.EVENT_READ, handler)
+    def register(self, fd: int, handler: Callable[[int], None]) -> None:
+        """Call `handler(mask)` under the lock when `fd` can be read or, if asked, written."""
+        self._handlers[fd] = handler
+        for poller in (self._comm_poll, self._program_poll):
+            poller.register(fd, select.POLLIN)
 
-    def want_write(self, sock: socket.socket, wanted: bool) -> None:
-        """Ask for, or end, calls when `sock` can be written."""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-        self._io.modify(sock, events, self._io.get_key(sock).data)
+    def want_write(self, fd: int, wanted: bool) -> None:
+        """Ask for, or end, calls when `fd` can be written."""
+        for poller in (self._comm_poll, self._program_poll):
+            poller.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
 
-    def unregister(self, sock: socket.socket) -> None:
-        """Forget `sock`."""
-        self._io.unregister(sock)
+    def unregister(self, fd: int) -> None:
+        """Forget `fd`."""
+        del self._handlers[fd]
+        for poller in (self._comm_poll, self._program_poll):
+            poller.unregister(fd)
 
     # Timers. The lock is held.
 
@@ -277,45 +326,40 @@ class Loop:
     def _drive(self, waiter: Waiter, until: float) -> None:
         self._episode += 1
         self._driving = True
+        began = now = time.monotonic()
+        spin_until = began + SPIN if self._short_waits else began
         try:
-            now = time.monotonic()
-            spin_until = now + SPIN
             while not waiter.ready:
-                wake_at = now
-                if now >= spin_until:
+                if now < spin_until:
+                    ready = self._program_poll.poll_now()
+                else:
                     self._program_until = wake_at = min(until, self._next_timer())
-                interrupted = self._turn(self._program_poll, self._program_waker, wake_at)
-                self._program_until = math.inf
+                    ready = self._program_poll.poll(wake_at)
+                    self._program_until = math.inf
+                interrupted = self._handle(ready, self._program_waker) if ready else False
                 now = time.monotonic()
+                if self._timers and self._timers[0][0] <= now:
+                    with self.lock:
+                        self._fire(now)
                 if interrupted or now >= until:
                     return
         finally:
+            self._short_waits = now - began < SPIN
             self._driving = False
             if self._resting:
                 self._comm_waker.signal()
 
-    def _turn(self, poller: select.poll, waker: Waker, wake_at: float) -> bool:
-        """Sleep until something happens, then handle it; returns whether the waker was used."""
-        if wake_at == math.inf:
-            ready = poller.poll()
-        else:
-            wait = wake_at - time.monotonic()
-            ready = poller.poll(math.ceil(wait * 1e3) if wait > 0 else 0)
-        woken = io = False
-        for fd, _ in ready:
-            if fd == waker.fileno():
-                waker.clear()
-                woken = True
-            else:
-                io = True
-        if self._driving and poller is self._comm_poll:
-            return woken  # the program has taken the wheel meanwhile and sees the same
-        if io or self._next_timer() <= time.monotonic():
-            with self.lock:
-                if io:
-                    for key, mask in self._io.select(0):
-                        key.data(mask)
-                self._fire(time.monotonic())
+    def _handle(self, ready: list[tuple[int, int]], waker: Waker) -> bool:
+        """Read and write what can be; returns whether the waker was used."""
+        woken = False
+        with self.lock:
+            for fd, mask in ready:
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler(mask)
+                elif fd == waker.fileno():
+                    waker.clear()
+                    woken = True
         return woken
 
     def _run(self) -> None:
@@ -327,8 +371,13 @@ class Loop:
                     self._rest()
                     continue
                 self._comm_until = 0.0 if self._ready else self._next_timer()
-                self._turn(self._comm_poll, self._comm_waker, self._comm_until)
+                ready = self._comm_poll.poll(self._comm_until)
                 self._comm_until = math.inf
+                if self._driving:
+                    continue  # the program has taken the wheel meanwhile, and sees the same
+                self._handle(ready, self._comm_waker)
+                with self.lock:
+                    self._fire(time.monotonic())
         except BaseException as error:
             self._failed(error)
             raise

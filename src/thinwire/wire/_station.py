@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 import time
 import weakref
@@ -25,7 +26,7 @@ from thinwire.wire._channel import ABORT, ACK, FINISHED, LEAVE, PACKET, Channel,
 from thinwire.wire._loop import Loop, Waiter
 from thinwire.wire._outbox import Outbox, Soon
 from thinwire.wire.base import ANY, Arrival, Losses, Posted, Tag
-from thinwire.wire.meter import Meter
+from thinwire.wire.meter import Meter, PeerMeter
 from thinwire.wire.packet import Packet
 from thinwire.wire.rendezvous import Meeting
 
@@ -114,7 +115,7 @@ class Station:
             for peer, sock in meeting.sockets.items()
         }
         for channel in self.channels.values():
-            self.loop.register(channel.sock, self._handler(channel))
+            self.loop.register(channel.sock.fileno(), self._handler(channel))
         if self.channels:
             self.loop.after(HEALTH_EVERY, self._check_health)
         _stations.add(self)
@@ -142,34 +143,35 @@ class Station:
         dst: int,
         key: bytes,
         packet: Packet,
-        frames: list[bytes | memoryview],
+        pieces: list[bytes | memoryview] | None,
         posted: Posted,
         after: Posted | None,
         delay: float,
     ) -> None:
-        """Send a packet on its way."""
+        """Send a packet on its way: as `pieces`, or itself (None) within this process."""
         if dst in self.gone:
             posted.mark_left()
             return
         not_before = time.monotonic() + delay if delay else 0.0
         nbytes = packet.nbytes
-        if dst in self.endpoints:
-            src.meter.local.sent += nbytes
-            src.meter.local.messages_sent += 1
+        if pieces is None:
+            counter = src.meter.local
             self._local[dst].send((src.rank, dst, key, packet), posted, after, not_before)
-            return
-        channel = self.channel_of(dst)
-        if channel.queued + nbytes > self.max_queued and channel.queued:
-            raise ThinwireError(
-                f"{self.name(src.rank)} has posted {channel.queued / 2**30:.1f} GiB to "
-                f"{self.full_name(dst)} that the link has not taken yet (step {src.step}); a "
-                "program that posts without ever waiting outruns its link"
-            )
-        counter = src.meter.peer(dst)
+        else:
+            channel = self.channels[dst if dst < self.size else 0]
+            if channel.queued > self.max_queued:
+                self._refuse_flood(src, dst, channel)
+            counter = src.meter.peers[dst]
+            channel.send(pieces, posted, after, not_before)
         counter.sent += nbytes
         counter.messages_sent += 1
-        pieces = encode(PACKET, src.rank, dst, key, frames)
-        channel.send(pieces, posted, after, not_before)
+
+    def _refuse_flood(self, src: Endpoint, dst: int, channel: Channel) -> None:
+        raise ThinwireError(
+            f"{self.name(src.rank)} has posted {channel.queued / 2**30:.1f} GiB to "
+            f"{self.full_name(dst)} that the link has not taken yet (step {src.step}); a "
+            "program that posts without ever waiting outruns its link"
+        )
 
     def channel_of(self, endpoint: int) -> Channel:
         """The connection to the process of another process's endpoint."""
@@ -200,9 +202,9 @@ class Station:
 
     def _handler(self, channel: Channel) -> Callable[[int], None]:
         def handle(mask: int) -> None:
-            if mask & 2:  # selectors.EVENT_WRITE
+            if mask & select.POLLOUT:
                 channel.outbox.flush()
-            if mask & 1 and channel.open:
+            if mask & ~select.POLLOUT and channel.open:  # to be read, or an error to be learned of
                 try:
                     alive = channel.receive()
                 except (InputError, msgspec.MsgspecError) as error:
@@ -217,7 +219,9 @@ class Station:
         self, channel: Channel, kind: int, src: int, dst: int, key: bytes, frames: list[Any]
     ) -> None:
         if kind == PACKET:
-            self._arrive(src, dst, key, Packet.from_frames(frames), local=False)
+            packet = Packet.from_frames(frames)
+            endpoint = self.endpoints[dst]
+            self._arrive(endpoint, src, key, packet, endpoint.meter.peers[src])
         elif kind == FINISHED:
             self._depart(src, "finished")
         elif kind == LEAVE:
@@ -233,23 +237,27 @@ class Station:
 
     def _emit_local(self, item: tuple[int, int, bytes, Packet]) -> bool:
         src, dst, key, packet = item
-        self._arrive(src, dst, key, packet, local=True)
+        endpoint = self.endpoints[dst]
+        self._arrive(endpoint, src, key, packet, endpoint.meter.local)
         return True
 
-    def _arrive(self, src: int, dst: int, key: bytes, packet: Packet, *, local: bool) -> None:
-        if dst in self.gone:
+    def _arrive(
+        self, endpoint: Endpoint, src: int, key: bytes, packet: Packet, counter: PeerMeter
+    ) -> None:
+        if endpoint.rank in self.gone:
             return
-        endpoint = self.endpoints[dst]
-        counter = endpoint.meter.local if local else endpoint.meter.peer(src)
         counter.received += packet.nbytes
         counter.messages_received += 1
+        found = (src, packet, time.monotonic() - self.began)
+        waiter = endpoint.waiters.get(key)
+        if waiter is not None and waiter.found is None and waiter.src in (ANY, src):
+            waiter.found = found
+            waiter.wake()
+            return
         box = endpoint.boxes.get(key)
         if box is None:
             box = endpoint.boxes[key] = deque()
-        box.append((src, packet, self.now()))
-        waiter = endpoint.waiters.get(key)
-        if waiter is not None and waiter.src in (ANY, src):
-            waiter.wake()
+        box.append(found)
 
     # Waiting.
 

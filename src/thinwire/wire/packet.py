@@ -26,7 +26,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from thinwire.errors import InputError
@@ -149,20 +148,26 @@ class Packet:
         buffers = []
         for i in range(num_buffers):
             code, low, high = _BUFFER.unpack_from(head, _HEAD.size + _BUFFER.size * i)
-            dtype, count, frame = _DTYPE_OF[code], low | high << 32, frames[1 + i]
+            dtype, count, frame = _DTYPE_OF.get(code), low | high << 32, frames[1 + i]
+            if dtype is None:
+                raise InputError(f"packet buffer {i}: dtype code {code} is unknown here")
             if len(frame) != count * dtype.itemsize:
                 raise InputError(
                     f"packet buffer {i}: {len(frame)} bytes came, {count} of {dtype} were declared"
                 )
-            raw = np.frombuffer(frame, np.uint8)
             buffers.append(
-                torch.from_numpy(raw).view(dtype) if count else torch.empty(0, dtype=dtype)
+                torch.frombuffer(frame, dtype=dtype) if count else torch.empty(0, dtype=dtype)
             )
+        if kind not in _KIND_NAMES:
+            raise InputError(f"packet kind code {kind} is unknown here")
         return Packet(tuple(buffers), _KIND_NAMES[kind], step, layer)
 
 
 def _as_bytes(buffer: torch.Tensor) -> memoryview:
     if buffer.numel() == 0:
         return memoryview(b"")
-    data = buffer.detach().contiguous().cpu().view(torch.uint8).numpy()
-    return memoryview(data).cast("B")
+    if buffer.requires_grad or not buffer.is_contiguous() or not buffer.is_cpu:
+        buffer = buffer.detach().contiguous().cpu()
+    if buffer.dtype is torch.bfloat16:  # unknown to numpy
+        buffer = buffer.view(torch.int16)
+    return memoryview(buffer.numpy()).cast("B")  # pyright: ignore[reportArgumentType]

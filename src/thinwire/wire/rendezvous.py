@@ -16,11 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import msgspec
-from torch.distributed import (  # pyright: ignore[reportPrivateImportUsage]
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from thinwire._version import __version__
 from thinwire.errors import RendezvousError

@@ -20,6 +20,7 @@ from typing import Any
 
 from thinwire.errors import DeadlineError, InputError
 from thinwire.fibers import inside_backward, refuse_in_backward
+from thinwire.wire._channel import PACKET, encode
 from thinwire.wire._loop import Waiter
 from thinwire.wire._station import Endpoint, Loss, Station
 from thinwire.wire._task import Run, SocketTask
@@ -74,7 +75,7 @@ class SocketComm(Comm):
         return self._endpoint.step
 
     @step.setter
-    def step(self, value: int) -> None:
+    def step(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._endpoint.step = value
         if self._run.faults is not None and self._key is None:
             self._run.faults.on_step(self.rank, value)
@@ -109,10 +110,11 @@ class SocketComm(Comm):
                 posted.mark_left()
                 return posted
             delay = ruled
-        frames = packet.frames()
+        local = dst in self._station.endpoints
+        pieces = None if local else encode(PACKET, self.rank, dst, key, packet.frames())
         with self._loop.lock:
             self._check_open()
-            self._station.post(self._endpoint, dst, key, packet, frames, posted, after, delay)
+            self._station.post(self._endpoint, dst, key, packet, pieces, posted, after, delay)
         return posted
 
     def _wire_key(self, tag: Tag) -> bytes:
@@ -152,10 +154,10 @@ class SocketComm(Comm):
             return arrival
         finally:
             with self._loop.lock:
-                endpoint.waiters.pop(key, None)
-                local = awaited in station.endpoints
-                meter = self.meter.local if local else self.meter.peer(awaited)
-                meter.waited += time.monotonic() - began
+                del endpoint.waiters[key]
+                meter = self.meter
+                counter = meter.local if awaited in station.endpoints else meter.peers[awaited]
+                counter.waited += time.monotonic() - began
 
     def _blocked(
         self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
@@ -164,6 +166,9 @@ class SocketComm(Comm):
         warn_at = began + self._run.warn_after
         while True:
             self._run.block(waiter, min(began + limit, warn_at))
+            if waiter.found is not None:
+                src, packet, when = waiter.found
+                return Arrival(src, tag, packet, when)
             with self._loop.lock:
                 arrival = self._station.take(self._endpoint, waiter.src, key, tag)
                 waiter.ready = False
@@ -303,7 +308,7 @@ class SocketComm(Comm):
             station.abort(loss or mine)
         channels = station.channels.values()
         self._wait_until(
-            lambda: all(c.drained or not c.open for c in channels),
+            lambda: all(not c.open or c.drained for c in channels),
             time.monotonic() + _LAST_WORDS,
             pause=0.005,
         )

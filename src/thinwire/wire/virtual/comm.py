@@ -46,6 +46,7 @@ class Endpoint:
     Attributes:
         gone: "" while it lives, then "finished" or "died".
         in_flight: messages posted here that have not arrived yet.
+        held: by destination, the last packet that waits for an earlier one to leave.
     """
 
     def __init__(self, rank: int, node: int):
@@ -56,6 +57,7 @@ class Endpoint:
         self.waiters: dict[Any, Waiter] = {}
         self.gone = ""
         self.in_flight = 0
+        self.held: dict[int, Posted] = {}
         self.programs = 0
         self.departures: deque[int] = deque()
         self.step = 0
@@ -99,12 +101,12 @@ class VirtualComm(Comm):
         self._debt: list[Work] = []
 
     @property
-    def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def step(self) -> int:
         """Where the program is; setting it lets planned crashes happen."""
         return self.endpoint.step
 
     @step.setter
-    def step(self, value: int) -> None:
+    def step(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.endpoint.step = value
         if self._world.faults is not None and self._key is None:
             self._world.faults.on_step(self.rank, value)
@@ -123,23 +125,44 @@ class VirtualComm(Comm):
         posted = VirtualPosted()
         nbytes = packet.nbytes if self._world.charge_headers else packet.payload_nbytes
         whole_tag = tag if self._key is None else (self._key, tag)
-        if after is None:
-            self._world.transmit(self.endpoint, dst, packet, nbytes, whole_tag, posted)
+        message = (self.endpoint, dst, packet, nbytes, whole_tag, posted)
+        held = self.endpoint.held
+        if dst in held:
+            self._hold(posted, held[dst], after, message)
+        elif after is None or self._has_left(after):
+            self._world.transmit(*message)
         else:
-            self._post_after(after, (self.endpoint, dst, packet, nbytes, whole_tag, posted))
+            self._hold(posted, after, None, message)
         return posted
 
-    def _post_after(self, after: Posted, message: tuple[Any, ...]) -> None:
-        world = self._world
-        left_at = after.left_at if isinstance(after, VirtualPosted) else None
-        if left_at is not None and left_at <= world.clock.now:
-            world.transmit(*message)
-            return
-        self.endpoint.in_flight += 1  # a program may end while its packets wait their turn
-        if left_at is None:
-            after.then(lambda: world.transmit_held(*message))
+    def _has_left(self, posted: Posted) -> bool:
+        left_at = posted.left_at if isinstance(posted, VirtualPosted) else None
+        return posted.left or (left_at is not None and left_at <= self._world.clock.now)
+
+    def _hold(
+        self, posted: Posted, first: Posted, second: Posted | None, message: tuple[Any, ...]
+    ) -> None:
+        """Transmit when `first`, then `second`, have left; meanwhile nothing may overtake it on
+        its way to the same endpoint."""
+        world, endpoint, dst = self._world, self.endpoint, message[1]
+        endpoint.in_flight += 1  # a program may end while its packets wait their turn
+        endpoint.held[dst] = posted
+
+        def go() -> None:
+            if endpoint.held.get(dst) is posted:
+                del endpoint.held[dst]
+            world.transmit_held(*message)
+
+        self._when_left(first, go if second is None else lambda: self._when_left(second, go))
+
+    def _when_left(self, posted: Posted, action: Callable[[], None]) -> None:
+        left_at = posted.left_at if isinstance(posted, VirtualPosted) else None
+        if self._has_left(posted):
+            action()
+        elif left_at is None:
+            posted.then(action)
         else:
-            world.clock.at(left_at, world.transmit_held, *message)
+            self._world.clock.at(left_at, action)
 
     def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
