@@ -2,7 +2,7 @@
 
 Seeds are laid on one grid by linear interpolation, over the stretch that all of them cover; the
 band is their minimum and maximum. Training loss is noisy, so each run's is first averaged over
-workers and over up to 60 stretches holding the same number of steps.
+workers and over up to 40 stretches holding the same number of steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AXES", "METRICS", "Curve", "curve_of", "run_points"]
 METRICS = ("accuracy", "loss")
 AXES = ("time", "steps", "bytes")
 
-_STRETCHES = 60
+_STRETCHES = 40
 _POINTS = 120
 
 

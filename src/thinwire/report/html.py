@@ -188,7 +188,7 @@ def _meaning(record: Record, comparison: Comparison) -> str:
         "interrupted one is left out.",
         "not kept": "The final accuracy is more than a point below the target. The verdict passes "
         "such a method over.",
-        "training loss in the curves": "Mean over workers and over stretches of up to a sixtieth "
+        "training loss in the curves": "Mean over workers and over stretches of up to a fortieth "
         "of the run.",
     }
     items = "".join(
