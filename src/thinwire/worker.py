@@ -25,7 +25,15 @@ from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
 from thinwire.wire.packet import Packet
 
-__all__ = ["Batch", "Learner", "Optimizer", "Plan", "Replica", "Server", "Worker"]
+__all__ = ["Batch", "Group", "Learner", "Optimizer", "Plan", "Replica", "Server", "Worker"]
+
+
+class Group(Protocol):
+    """Collectives to be used instead of our own; `collectives.native.NativeGroup` is one."""
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum in place over all workers."""
+        ...
 
 
 class Learner(Protocol):
@@ -402,8 +410,15 @@ class Worker:
         plan: how much there is to do.
     """
 
-    def __init__(self, comm: Comm, replica: Replica, stream: SampleStream):
+    def __init__(
+        self,
+        comm: Comm,
+        replica: Replica,
+        stream: SampleStream,
+        group: Group | None = None,
+    ):
         plan = replica.plan
+        self._group = group
         self.comm = comm
         self.rank = comm.rank
         self.size = comm.size
@@ -482,6 +497,8 @@ class Worker:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all workers, bit for bit alike on each; `x` is left alone. Blocks."""
+        if self._group is not None:
+            return self._group.all_reduce(x.clone())
         return collectives.all_reduce(self.comm, x.clone())
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:

@@ -146,7 +146,7 @@ def test_notes_that_differ_in_numbers_only_are_told_once(make_run, make_record):
         run.notes.append(Note(run=run.start.run, time=0.0, text=f"kept up to {seed}.5 s"))
     record = make_record(*runs)
     told = [each for each in remarks(compare(record, "0.9"), record) if "Note" in each]
-    assert told == ["Note from ssgd seed 0: kept up to 0.5 s (2 more runs say the like)."]
+    assert told == ["Note from ssgd seed 0: kept up to 0.5 s (and the like from 2 more runs)."]
 
 
 def test_every_sentence_ends_once(judge, make_run, make_record):

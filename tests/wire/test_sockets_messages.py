@@ -1,5 +1,7 @@
-"""What arrives, in which order, and how it is counted. The programs run in processes of their own."""
+"""What arrives, in which order, and how it is counted. Programs run in processes of their own."""
 
+import os
+import signal
 import warnings
 
 import pytest
@@ -9,6 +11,7 @@ from thinwire.errors import (
     DeadlineError,
     DeadlockError,
     InputError,
+    PeerFinishedError,
     ThinwireError,
     WaitInBackwardError,
     WorkerFailedError,
@@ -270,7 +273,9 @@ def lossy(rank, size):
         if rank == 0:
             comm.post(1, packet(0), "x")
             return values(comm.wait(1, "x"))
-        with pytest.raises(DeadlineError, match=r"rank 1 waited 0.2 s for rank 0 \(tag 'x', step 0"):
+        with pytest.raises(
+            DeadlineError, match=r"rank 1 waited 0.2 s for rank 0 \(tag 'x', step 0"
+        ):
             comm.wait(0, "x", 0.2)
         comm.post(0, packet(1), "x")
 
@@ -281,15 +286,26 @@ def test_an_injected_loss_loses_the_message():
 
 def flooding(rank, size):
     with connect(deadline=20, max_queued=1 << 20) as comm:
-        if rank == 0:
-            with pytest.raises(ThinwireError, match=r"has posted .* that the link has not taken"):
-                for _ in range(1000):
-                    comm.post(1, Packet((torch.zeros(1 << 20),)))
-            return True
+        if rank == 1:
+            comm.post(0, packet(os.getpid()), "pid")
+            with pytest.raises(PeerFinishedError):
+                comm.wait(0, "done")
+            return None
+        pid = int(values(comm.wait(1, "pid"))[0])
+        os.kill(pid, signal.SIGSTOP)
+        block = Packet((torch.zeros(1 << 20),))
+        try:
+            for _ in range(20):  # the kernels between the two hold a few of these
+                comm.post(1, block)
+        except ThinwireError as error:
+            return str(error)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return ""
 
 
 def test_posting_without_end_is_refused_and_not_queued():
-    assert run_processes(flooding, 2)[0] is True
+    assert "has posted 0.0 GiB to rank 1" in run_processes(flooding, 2)[0]
 
 
 def test_alone_without_an_environment(monkeypatch):

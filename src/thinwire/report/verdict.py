@@ -245,7 +245,7 @@ def _record_remarks(comparison: Comparison, record: Record) -> list[str]:
         told.append("One seed only: no spread is known, so small differences may be chance.")
     told += _note_remarks(record)
     if record.superseded:
-        told.append(f"{record.superseded} earlier tries of runs that were run again are left out.")
+        told.append(f"Left out: {record.superseded} earlier tries of runs that were run again.")
     told += [f"Record: {warning}." for warning in record.warnings]
     return told
 
@@ -262,11 +262,12 @@ def _note_remarks(record: Record) -> list[str]:
     for found in notes.values():
         where = list(dict.fromkeys(place for place, _ in found))
         text = found[0][1]
-        if len(where) == 1:
+        rest = len(where) - 1
+        more = f"{rest} more run{'s' if rest > 1 else ''}"
+        if not rest:
             told.append(f"Note from {where[0]}: {text}.")
         elif all(each == text for _, each in found):
-            told.append(f"Note from {where[0]} and {len(where) - 1} more runs: {text}.")
+            told.append(f"Note from {where[0]} and {more}: {text}.")
         else:
-            more = f"{len(where) - 1} more runs say the like"
-            told.append(f"Note from {where[0]}: {text} ({more}).")
+            told.append(f"Note from {where[0]}: {text} (and the like from {more}).")
     return told

@@ -9,7 +9,6 @@ from typing import Any
 
 from thinwire.batches import SampleStream, split_batch
 from thinwire.cluster import Cluster, Node
-from thinwire.errors import InputError
 from thinwire.methods import Method
 from thinwire.report.record import End, Eval, Line, Note, Run, Span, Step
 from thinwire.run.settings import TrainSettings, WireSettings
@@ -17,7 +16,7 @@ from thinwire.wire.base import Comm
 from thinwire.wire.faults import FaultPlan
 from thinwire.wire.meter import Meter
 from thinwire.wire.virtual import World
-from thinwire.worker import Learner, Optimizer, Plan, Replica, Server, Worker
+from thinwire.worker import Group, Learner, Optimizer, Plan, Replica, Server, Worker
 
 __all__ = ["Emit", "Job", "Programs", "run_virtual"]
 
@@ -65,16 +64,11 @@ class Job:
             return [self.cluster.fastest()]
         return list(range(self.cluster.size))
 
-    def plan(self, num_train: int, num_workers: int | None = None) -> Plan:
-        """How much there is to do.
-
-        Args:
-            num_train: size of the training set.
-            num_workers: where it differs from the cluster's, on real processes.
-        """
-        train, size = self.train, num_workers or len(self.placement)
+    def plan(self, num_train: int) -> Plan:
+        """How much there is to do with a training set of that size."""
+        train, size = self.train, len(self.placement)
         speeds = self.cluster.relative_speeds()
-        own = [speeds[i % len(speeds)] for i in (self.placement * size)[:size]]
+        own = [speeds[i] for i in self.placement]
         global_batch = train.batch * size
         shares = split_batch(global_batch, own if train.split == "by_speed" else None, size)
         steps = max(1, round(train.epochs * num_train / global_batch))
@@ -122,19 +116,28 @@ class Programs:
         learner: its task.
         plan: how much there is to do.
         emit: takes the record's lines.
+        group: torch.distributed's collectives, to be used instead of our own.
     """
 
-    def __init__(self, job: Job, learner: Learner, plan: Plan, emit: Emit):
+    def __init__(
+        self,
+        job: Job,
+        learner: Learner,
+        plan: Plan,
+        emit: Emit,
+        group: Group | None = None,
+    ):
         self.job = job
         self.learner = learner
         self.plan = plan
         self._emit = emit
+        self._group = group
         self._stream = SampleStream(learner.num_train, plan.seed)
 
     def worker(self, comm: Comm) -> str:
         """Runs the method on a worker; returns the digest of its parameters."""
         replica = self._replica(comm)
-        self.job.method.worker(Worker(comm, replica, self._stream))
+        self.job.method.worker(Worker(comm, replica, self._stream, self._group))
         return replica.digest
 
     def server(self, comm: Comm) -> str:
@@ -263,16 +266,3 @@ def _node_joules(world: World, index: int, node: Node) -> float:
         received = sum(m.received for m in meters) / node.ingress
         joules += node.power_network * max(sent, received)
     return joules
-
-
-def check_workers(job: Job, size: int) -> None:
-    """Refuse a number of processes that the cluster does not describe.
-
-    Raises:
-        InputError: more processes than nodes, or too few for the method.
-    """
-    if size > job.cluster.size:
-        raise InputError(
-            f"{size} processes on cluster {job.cluster.name!r}, which has {job.cluster.size} nodes: "
-            "start at most one per node, or describe more nodes"
-        )

@@ -114,9 +114,6 @@ def _begin(folder: Path, numbers: multiprocessing.SimpleQueue[int], parent: int)
     global _PROCESS
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
     _die_with(parent)
-    import torch
-
-    torch.set_num_threads(1)  # as many processes as cores; and parity with a real run
     _PROCESS = _Process(folder, numbers.get())
 
 
@@ -130,9 +127,12 @@ def _die_with(parent: int) -> None:
 
 def _run(job: Job, make_task: Callable[[], Task]) -> str:
     """Run one job; the reason why it failed, or ""."""
+    import torch
+
     from thinwire.report import Recorder
 
     assert _PROCESS is not None
+    torch.set_num_threads(job.train.threads or 1)  # there are as many processes as cores
     if _PROCESS.task is None:
         _PROCESS.task = make_task()
     with Recorder(_PROCESS.folder, _PROCESS.part) as recorder:

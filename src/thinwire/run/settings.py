@@ -32,6 +32,8 @@ class TrainSettings:
         weight_decay: L2 coefficient.
         warmup: updates over which the learning rate rises to `lr`.
         train_limit: use only the first samples of the training set.
+        threads: of torch, per process; 0 divides this machine's cores among its processes.
+            Equal bits on a virtual and a real run need equal threads.
     """
 
     batch: int = 16
@@ -44,8 +46,11 @@ class TrainSettings:
     weight_decay: float = 0.0
     warmup: int = 0
     train_limit: int | None = None
+    threads: int = 0
 
     def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise InputError(f"train.threads = {self.threads}: at least 0 is needed")
         for key in ("batch", "evals"):
             if getattr(self, key) < 1:
                 raise InputError(f"train.{key} = {getattr(self, key)}: at least 1 is needed")
@@ -215,9 +220,8 @@ def assign(
         )
     unused = [key for key in given if key not in used]
     if unused:
-        raise InputError(
-            f"{unused[0]} = {given[unused[0]]!r} has no effect here: {_valid_keys(specs, unused[0])}"
-        )
+        key = unused[0]
+        raise InputError(f"{key} = {given[key]!r} has no effect here: {_valid_keys(specs, key)}")
     return out
 
 

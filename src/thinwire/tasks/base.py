@@ -68,13 +68,17 @@ class Task(ABC):
         """Number of training samples."""
         return len(self.train_data()[1])
 
-    @cached_property
+    @property
     def flops_per_sample(self) -> float:
         """Floating-point operations of the forward pass of one sample, two per multiply-add.
 
         Counted by torch on meta tensors: matrix products and convolutions only, no arithmetic is
         done and no random number drawn. A backward pass takes about twice as many.
         """
+        return self._flops_per_sample
+
+    @cached_property
+    def _flops_per_sample(self) -> float:
         from torch.utils.flop_counter import FlopCounterMode  # a quarter second that few need
 
         with torch.random.fork_rng(devices=[]):

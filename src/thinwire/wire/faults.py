@@ -1,7 +1,7 @@
 """Faults for tests and drills, injected where a message is posted or a step begins.
 
-A `FaultPlan` is a list of small rules. Both wires ask it the same two questions, so a fault that was
-rehearsed on the virtual cluster can be repeated on the real one.
+A `FaultPlan` is a list of small rules. Both wires ask it the same two questions, so a fault that
+was rehearsed on the virtual cluster can be repeated on the real one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thinwire.wire.base import ANY, Tag
 __all__ = ["Crash", "Delay", "Drop", "Fault", "FaultPlan", "InjectedCrash", "Partition"]
 
 
-class InjectedCrash(BaseException):  # noqa: N818 - not an error of anybody's
+class InjectedCrash(BaseException):
     """Ends a program without a goodbye. Not an `Exception`, so that no program catches it."""
 
 
