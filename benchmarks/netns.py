@@ -134,10 +134,10 @@ class Lab:
         *,
         port: int = 29511,
         env: Mapping[str, str] | None = None,
-        capture: bool = False,
+        stdout: int | None = None,
+        stderr: int | None = None,
     ) -> list[subprocess.Popen[bytes]]:
         """Start a command on every host at once, with the environment of one process a host."""
-        pipe = subprocess.PIPE if capture else None
         for host in range(self.num_hosts):
             place = {
                 "RANK": str(host),
@@ -152,8 +152,8 @@ class Lab:
                 subprocess.Popen(
                     ["ip", "netns", "exec", self._name(host), *command],
                     env={**os.environ, **place, **(env or {})},
-                    stdout=pipe,
-                    stderr=pipe,
+                    stdout=stdout,
+                    stderr=stderr,
                 )
             )
         return self._processes[-self.num_hosts :]

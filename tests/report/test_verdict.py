@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from thinwire.report import Note, compare, plan_verdict, remarks, verdict
+from thinwire.report import Note, compare, remarks, verdict
 
 
 @pytest.fixture
@@ -95,27 +95,6 @@ def test_a_single_method_gets_a_time_and_no_comparison(judge, make_run):
 def test_no_run_that_ended_well_is_no_verdict(judge, make_run, status):
     sentence = judge(make_run("ssgd", status=status))
     assert sentence.startswith(("No verdict", "Nothing reached"))
-
-
-@pytest.mark.parametrize(
-    ("times", "sentence"),
-    [
-        ({}, "No verdict: no method could be predicted."),
-        ({"alone": 1.0}, "Use one machine: it is 1 s, nothing to compare with."),
-        ({"alone": 1.0, "ssgd": 3.0}, "Use one machine: it is 3.0× faster than plain DDP."),
-        (
-            {"alone": 3.0, "ssgd": 1.0, "gtopk": 1.01},
-            "Plain DDP is fine here: it is about as fast as gtopk and 3.0× faster than one "
-            "machine.",
-        ),
-        (
-            {"alone": 2.0, "ssgd": 4.0, "gtopk": 1.0},
-            "gtopk: 4.0× faster than plain DDP and 2.0× faster than one machine.",
-        ),
-    ],
-)
-def test_predicted_times_get_the_same_kind_of_sentence(times, sentence):
-    assert plan_verdict(times) == sentence
 
 
 def test_remarks_tell_ties_misses_failures_and_what_was_left_out(make_run, make_record):

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -46,7 +47,7 @@ with connect(warn_after=60) as comm:
 @pytest.mark.parametrize("how", ["idle", "busy"])
 def test_a_host_behind_a_cut_link_is_named_within_30_seconds(how):
     with netns.Lab(3, "20mbit") as lab:
-        processes = lab.start([sys.executable, "-c", PROGRAM, how], capture=True)
+        processes = lab.start([sys.executable, "-c", PROGRAM, how], stdout=PIPE, stderr=PIPE)
         for process in processes:
             assert process.stdout.readline() == b"ready\n"
         lab.cut(2)
@@ -68,7 +69,7 @@ def test_a_short_cut_and_a_slow_link_are_survived():
         "        comm.post(0, packet, 'got')\n"
     )
     with netns.Lab(2, "8mbit") as lab:
-        processes = lab.start([sys.executable, "-c", program, "-"], capture=True)
+        processes = lab.start([sys.executable, "-c", program, "-"], stdout=PIPE, stderr=PIPE)
         for process in processes:
             assert process.stdout.readline() == b"ready\n"
         lab.cut(1)

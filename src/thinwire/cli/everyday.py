@@ -275,10 +275,8 @@ def report(
 
     thinwire report runs/compare-20260101-120000 --target 0.9
     """
-    from thinwire.report import read_record, render
+    from thinwire.report import render
 
-    if not target:
-        target = str(read_record(folder).header.settings.get("target") or "")
     render(folder, target=target or None)
     return 0
 

@@ -66,6 +66,4 @@ def _check_cluster(q: Question) -> None:
     if q.cluster and given:
         raise InputError(f"{given[0]} has no effect with --cluster: the file says it")
     if not q.cluster and not (q.nodes and q.link):
-        raise InputError(
-            "which cluster? Give --cluster NAME-OR-FILE, or --nodes 4 --link 1gbit"
-        )
+        raise InputError("which cluster? Give --cluster NAME-OR-FILE, or --nodes 4 --link 1gbit")

@@ -9,7 +9,7 @@ Legend: K entries kept, P all elements of the dense vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from thinwire.collectives._moves import broadcast_packet, take
 from thinwire.collectives._schedule import blocks_by_round, packets_of, tree_children
 from thinwire.errors import InputError, NonFiniteError
-from thinwire.wire.base import Comm, Tag
+from thinwire.wire.base import Comm, Tag, Work
 from thinwire.wire.packet import Packet
 
 __all__ = [
@@ -249,7 +249,11 @@ def all_gather_sparse(comm: Comm, s: Sparse, tag: Tag = "all_gather_sparse") -> 
 
 
 def gtopk_all_reduce(
-    comm: Comm, s: Sparse, k: int, tag: Tag = "gtopk"
+    comm: Comm,
+    s: Sparse,
+    k: int,
+    tag: Tag = "gtopk",
+    work: Callable[[int], Work] | None = None,
 ) -> tuple[Sparse, torch.Tensor]:
     """gTop-k: sum the workers' sets up a binomial tree, keeping k entries at each merge.
 
@@ -263,6 +267,7 @@ def gtopk_all_reduce(
         s: this worker's own top k, at most k entries.
         k: >= 1, equal on all ranks.
         tag: of the packets, equal on all ranks.
+        work: what merging that many entries is charged as; by default nothing.
 
     Returns:
         The k entries of the global set, summed, not averaged, equal to the bit on all ranks; and
@@ -272,7 +277,7 @@ def gtopk_all_reduce(
     Reference: Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification
     for Low Bandwidth Networks", ICDCS 2019.
     """
-    result = _tree(comm, s, k, tag, None)
+    result = _tree(comm, s, k, tag, work, None)
     if s.is_meta or result.is_meta:
         return result, torch.empty(len(s), dtype=torch.bool, device="meta")
     hit = np.isin(s.index.numpy(), result.index.numpy(), assume_unique=True)
@@ -280,7 +285,11 @@ def gtopk_all_reduce(
 
 
 def gtopk_all_reduce_conserving(
-    comm: Comm, s: Sparse, k: int, tag: Tag = "gtopk"
+    comm: Comm,
+    s: Sparse,
+    k: int,
+    tag: Tag = "gtopk",
+    work: Callable[[int], Work] | None = None,
 ) -> tuple[Sparse, Sparse]:
     """gTop-k without loss: each rank keeps what it truncates at its own merges.
 
@@ -293,16 +302,24 @@ def gtopk_all_reduce_conserving(
         s: this worker's own top k, at most k entries.
         k: >= 1, equal on all ranks.
         tag: of the packets, equal on all ranks.
+        work: as of `gtopk_all_reduce`.
 
     Returns:
         The result, as of `gtopk_all_reduce`, and the entries that this rank truncated, summed.
     """
     dropped: list[Sparse] = []
-    result = _tree(comm, s, k, tag, dropped)
+    result = _tree(comm, s, k, tag, work, dropped)
     return result, sum_sparse(dropped or [_none_of(s)])
 
 
-def _tree(comm: Comm, s: Sparse, k: int, tag: Tag, dropped: list[Sparse] | None) -> Sparse:
+def _tree(
+    comm: Comm,
+    s: Sparse,
+    k: int,
+    tag: Tag,
+    work: Callable[[int], Work] | None,
+    dropped: list[Sparse] | None,
+) -> Sparse:
     if k < 1 or len(s) > k:
         raise InputError(
             f"k = {k!r} with a set of {len(s)} entries; k must be >= 1 and no set larger"
@@ -310,6 +327,8 @@ def _tree(comm: Comm, s: Sparse, k: int, tag: Tag, dropped: list[Sparse] | None)
     rank, numel = comm.rank, s.numel
     for child in tree_children(rank, comm.size):
         index, value = take(comm, child, tag).buffers
+        if work is not None:
+            comm.spend(work(len(s) + len(index)))
         s = _merge_top(s, Sparse(index, value, numel), k, dropped)
     if comm.size == 1:
         return s

@@ -9,7 +9,7 @@ import torch
 
 from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving
 from thinwire.compress import num_kept, select_top
-from thinwire.compress.cost import selection_work
+from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -73,13 +73,15 @@ class GTopK(Method):
             own = select_top(memory, k)
             own.zero_in(memory)
             w.comm.spend(selection_work(numel))
-            w.apply(self._exchange(w, own, k, memory).to_dense())
+            chosen = self._exchange(w, own, k, memory)
+            w.comm.spend(scatter_work(len(chosen)))
+            w.apply(chosen.to_dense())
 
     def _exchange(self, w: Worker, own: Sparse, k: int, memory: torch.Tensor) -> Sparse:
         if self.losses == "kept":
-            chosen, cut = gtopk_all_reduce_conserving(w.comm, own, k)
+            chosen, cut = gtopk_all_reduce_conserving(w.comm, own, k, work=merge_work)
             cut.add_into(memory)
             return chosen
-        chosen, hit = gtopk_all_reduce(w.comm, own, k)
+        chosen, hit = gtopk_all_reduce(w.comm, own, k, work=merge_work)
         own.take(~hit).add_into(memory)
         return chosen

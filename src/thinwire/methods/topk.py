@@ -9,7 +9,7 @@ import torch
 
 from thinwire.collectives import all_gather_sparse, sum_sparse
 from thinwire.compress import num_kept, select_top
-from thinwire.compress.cost import selection_work
+from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
 
@@ -59,4 +59,6 @@ class TopK(Method):
             own = select_top(memory, k)
             own.zero_in(memory)
             w.comm.spend(selection_work(numel))
-            w.apply(sum_sparse(all_gather_sparse(w.comm, own)).to_dense())
+            sets = all_gather_sparse(w.comm, own)
+            w.comm.spend(scatter_work(sum(map(len, sets))))
+            w.apply(sum_sparse(sets).to_dense())

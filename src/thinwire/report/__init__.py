@@ -9,7 +9,7 @@ from thinwire.report.recorder import Recorder
 from thinwire.report.render import Rendered, render
 from thinwire.report.table import comparison_table
 from thinwire.report.timeline import write_trace
-from thinwire.report.verdict import plan_verdict, remarks, verdict
+from thinwire.report.verdict import remarks, verdict
 
 __all__ = [
     "SCHEMA",
@@ -34,7 +34,6 @@ __all__ = [
     "compare",
     "comparison_table",
     "parse_target",
-    "plan_verdict",
     "read_record",
     "remarks",
     "render",

@@ -105,8 +105,7 @@ class End(msgspec.Struct, tag_field="kind", tag="end", kw_only=True):
 
     Lists are per worker: seconds waited and computed, bytes and messages sent; `server_sent` is
     the servers' bytes together. `digest` is the parameters' digest, equal on all ranks or not as
-    `agree` says. `joules` is per node, empty where the cluster states no power. `exchanges` is
-    the number of times each worker applied a direction.
+    `agree` says. `joules` is per node, empty where the cluster states no power.
     """
 
     run: str

@@ -7,14 +7,13 @@ seed and kept it, against plain DDP (`ssgd`) and against the fastest machine by 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from itertools import combinations
 
 from thinwire.report.compare import Comparison, MethodSummary, tied
 from thinwire.report.reader import Record
 from thinwire.report.words import accuracy_words, join_words, sooner_words, time_words
 
-__all__ = ["plan_verdict", "remarks", "verdict"]
+__all__ = ["remarks", "verdict"]
 
 _ACCURACY_LOSS = 0.01
 _NAMES = {"ssgd": "plain DDP", "alone": "one machine"}
@@ -36,43 +35,6 @@ def verdict(comparison: Comparison) -> str:
         if simple is not None:
             return _use_baseline(comparison, base, simple)
     return _use_method(comparison, first, close)
-
-
-def plan_verdict(
-    step_times: Mapping[str, float], *, dense: str = "ssgd", one: str = "alone"
-) -> str:
-    """The same sentence for predicted times, where nothing is learned and no seeds differ.
-
-    Args:
-        step_times: label to predicted seconds for the same number of samples, above 0.
-        dense: the label of plain DDP.
-        one: the label of the fastest machine by itself.
-
-    >>> plan_verdict({"alone": 1.0, "ssgd": 2.0, "gtopk": 0.5})
-    'gtopk: 4.0× faster than plain DDP and 2.0× faster than one machine.'
-    >>> plan_verdict({"alone": 1.0, "ssgd": 2.0})
-    'Use one machine: it is 2.0× faster than plain DDP.'
-    """
-    if not step_times:
-        return "No verdict: no method could be predicted."
-    names = {one: _NAMES["alone"], dense: _NAMES["ssgd"]}
-    best = min(step_times, key=lambda label: step_times[label])
-    limit = step_times[best] * 1.02
-    chosen = next((label for label in names if step_times.get(label, limit + 1) <= limit), best)
-    others = [label for label in (dense, one) if label in step_times and label != chosen]
-    if chosen in names and len(step_times) > 1:
-        rival = min((label for label in step_times if label != chosen), key=step_times.__getitem__)
-        others = list(dict.fromkeys([rival, *others]))
-    phrases = [
-        sooner_words(step_times[label] / step_times[chosen], names.get(label, label), "faster")
-        for label in others
-    ]
-    told = join_words(phrases) or f"{time_words(step_times[chosen])}, nothing to compare with"
-    if chosen == one:
-        return f"Use one machine: it is {told}."
-    if chosen == dense:
-        return f"Plain DDP is fine here: it is {told}."
-    return f"{chosen}: {told}."
 
 
 def _tie(first: MethodSummary, second: MethodSummary) -> bool:

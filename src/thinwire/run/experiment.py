@@ -10,7 +10,7 @@ from typing import Any
 from thinwire.batches import SampleStream, split_batch
 from thinwire.cluster import Cluster, Node
 from thinwire.methods import Method
-from thinwire.report.record import End, Eval, Line, Note, Run, Span, Step
+from thinwire.report.record import End, Eval, Line, Run, Span, Step
 from thinwire.run.settings import TrainSettings, WireSettings
 from thinwire.wire.base import Comm
 from thinwire.wire.faults import FaultPlan
@@ -242,9 +242,6 @@ def _emit_spans(world: World, run: str, emit: Emit) -> None:
                 nbytes=nbytes,
             )
         )
-    if world.spans is not None and len(world.spans) > MAX_SPANS:
-        last = world.spans[MAX_SPANS - 1][3] / 1e9
-        emit(Note(run=run, time=last, text=f"the timeline is kept up to {last:.3f} s"))
 
 
 def _joules(world: World, placement: list[int]) -> list[float]:

@@ -9,6 +9,7 @@ written from, and read into, their final memory: nothing is copied in between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import socket
 import struct
@@ -35,6 +36,7 @@ _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more 
 _BUDGET = 4 << 20  # bytes read from one connection before the others have their turn
 _UNSENT = 128 * 1024
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 4}
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _SILENCE = 15.0
 _SIOCOUTQ = 0x5411
 
@@ -83,6 +85,7 @@ class Channel:
 
     Attributes:
         open: whether bytes can still go.
+        unreachable: whether it ended because the other host does not answer.
         leaving: whether the peer has said that it will close.
         acked: whether the peer knows that we will close.
         last_heard: `time.monotonic()` of the last byte that came.
@@ -100,6 +103,7 @@ class Channel:
         self.peer = peer
         self.sock = sock
         self.open = True
+        self.unreachable = False
         self.leaving = False
         self.acked = False
         self.last_heard = monotonic()
@@ -187,7 +191,8 @@ class Channel:
                     came = self.sock.recv_into(self._view[self._end :])
             except BlockingIOError:
                 return True
-            except OSError:
+            except OSError as error:
+                self.unreachable = error.errno in _UNREACHABLE
                 return False
             if came == 0:
                 return False

@@ -34,6 +34,9 @@ __all__ = ["Endpoint", "Loss", "Station"]
 
 HEALTH_EVERY = 2.0
 
+_CLOSED = "died without a goodbye: its connection closed"
+_SILENT = "no longer answers: its host or the link to it was lost"
+
 
 class Endpoint:
     """An address in this process: what has arrived there and who waits for what.
@@ -211,7 +214,7 @@ class Station:
                     self._lost(channel, f"sent what cannot be read ({error})")
                     return
                 if not alive:
-                    self._lost(channel, "died without a goodbye: its connection closed")
+                    self._lost(channel, _SILENT if channel.unreachable else _CLOSED)
 
         return handle
 
@@ -371,7 +374,7 @@ class Station:
     def _check_health(self) -> None:
         for channel in self.channels.values():
             if channel.open and channel.silent():
-                self._lost(channel, "no longer answers: its host or the link to it was lost")
+                self._lost(channel, _SILENT)
         self.loop.after(HEALTH_EVERY, self._check_health)
 
     def close(self) -> None:
