@@ -27,9 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from netns import Lab, why_not
 from rich.console import Console
 from rich.table import Table
+
+from netns import Lab, why_not
 
 SMALL = 16
 LARGE = 2_500_000

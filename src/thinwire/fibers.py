@@ -33,9 +33,14 @@ def inside_backward() -> bool:
     return _GRAPH_TASK() != -1
 
 
-def refuse_in_backward(what: str) -> None:
-    """Raise `WaitInBackwardError` when called inside an autograd hook."""
-    if _GRAPH_TASK() != -1:
+def refuse_in_backward(what: str, in_hook: bool = False) -> None:
+    """Raise `WaitInBackwardError` when called inside an autograd hook.
+
+    Args:
+        what: was called.
+        in_hook: the caller stands for a hook although no backward runs now.
+    """
+    if in_hook or _GRAPH_TASK() != -1:
         raise WaitInBackwardError(
             f"{what} was called inside backward (in an autograd hook). Hooks may only post, start "
             "and spend; wait before gradient(), after it, or in a task begun with comm.start()."
@@ -82,31 +87,39 @@ class Fiber:
     def __init__(self, function: Callable[[], Any]):
         self._greenlet = greenlet(function)
         self._state: tuple[bool, Any] | None = None
+        self._outer: tuple[bool, Any] = (True, None)
 
     @property
     def alive(self) -> bool:
         """Whether the program has neither returned nor raised (true before the first resume)."""
         return not self._greenlet.dead
 
+    @property
+    def running(self) -> bool:
+        """Whether the caller is this program."""
+        return getcurrent() is self._greenlet
+
     def resume(self, value: Any = None) -> Any:
         """Run until the next `pause` or the end; an exception of the program comes out here.
 
-        Always to be called from the same place: the fibre's first resumer is where it pauses to.
+        Always to be called from the same place, with the same grad mode and autocast: the fibre's
+        first resumer is where it pauses to.
 
         Args:
             value: what `pause` returns inside; ignored by the first resume.
         """
-        outer, fiber = _torch_state(), self._greenlet
+        fiber = self._greenlet
         if self._state is None:
             fiber.parent = getcurrent()
-        elif self._state != outer:
-            _set_torch_state(self._state, outer)
+            self._outer = _torch_state()
+        elif self._state != self._outer:
+            _set_torch_state(self._state, self._outer)
         try:
             return fiber.switch() if self._state is None else fiber.switch(value)
         finally:
-            inner = self._state = _torch_state()
-            if inner != outer:
-                _set_torch_state(outer, inner)
+            self._state = _torch_state()
+            if self._state != self._outer:
+                _set_torch_state(self._outer, self._state)
 
     def kill(self) -> None:
         """End a paused program by raising `FiberExit` in it; its `finally` blocks run."""
@@ -116,7 +129,8 @@ class Fiber:
 
 def pause() -> Any:
     """Inside a fibre: go back to whoever resumed it; returns what the next resume is given."""
-    refuse_in_backward("a wait")
+    if _GRAPH_TASK() != -1:
+        refuse_in_backward("a wait")
     local = _thread_fiber.current
     if local is not None:
         return local._pause()
@@ -152,6 +166,11 @@ class ThreadFiber:
     def alive(self) -> bool:
         """Whether the program has neither returned nor raised (true before the first resume)."""
         return not self._done
+
+    @property
+    def running(self) -> bool:
+        """As `Fiber.running`."""
+        return _thread_fiber.current is self
 
     def resume(self, value: Any = None) -> Any:
         """As `Fiber.resume`."""

@@ -6,7 +6,8 @@ Shape suffixes: P all parameters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,7 @@ class Flat:
 
     Args:
         model: its parameters that require gradients must share one dtype and device, and be dense.
+        only: take none but these of the model's parameters.
 
     Attributes:
         params_P: all parameters, in the order of `model.parameters()`; a leaf that an optimizer
@@ -59,8 +61,11 @@ class Flat:
             parameter.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, only: Iterable[nn.Parameter] | None = None):
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        if only is not None:
+            wanted = {id(p) for p in only}
+            named = [(n, p) for n, p in named if id(p) in wanted]
         _check(named)
         sizes = [p.numel() for _, p in named]
         first = named[0][1]
@@ -79,12 +84,62 @@ class Flat:
             start = stop
         self.layers: tuple[Layer, ...] = tuple(layers)
 
+    @property
+    def params(self) -> Sequence[nn.Parameter]:
+        """The model's own parameters, in the order of `layers`."""
+        return self._params
+
+    @property
+    def attached(self) -> bool:
+        """Whether the model still uses these vectors, as far as its first and last parameter tell;
+        moving it to another device or dtype gives it others."""
+        return all(
+            self._params[i].data_ptr() == self.params_P[self.layers[i].start :].data_ptr()
+            for i in (0, -1)
+        )
+
     def clear_grad(self) -> None:
         """Zero the gradients and make the next backward accumulate into `grad_P`."""
         self.grad_P.zero_()
+        self.bind_grad()
+
+    def bind_grad(self) -> None:
+        """Make each parameter's `grad` its view of `grad_P`; that of one frozen meanwhile, None."""
         for param, view in zip(self._params, self._views, strict=True):
-            if param.grad is not view:
+            if not param.requires_grad:
+                param.grad = None
+            elif param.grad is not view:
                 param.grad = view
+
+    def collect_grad(self) -> None:
+        """Bring the gradients into `grad_P` from wherever they are; a missing one is zero.
+
+        Raises:
+            InputError: a sparse gradient, naming the parameter.
+        """
+        for index, (param, view) in enumerate(zip(self._params, self._views, strict=True)):
+            grad = param.grad
+            if grad is view:
+                continue
+            if grad is None:
+                view.zero_()
+            elif grad.layout is not torch.strided:
+                raise InputError(
+                    f"parameter {self.layers[index].name!r} has a sparse gradient, which is not "
+                    "supported: build its layer with sparse=False"
+                )
+            else:
+                view.copy_(grad)
+        self.bind_grad()
+
+    def non_finite_layer(self) -> str | None:
+        """The first layer whose gradient is NaN or infinite somewhere; None if all are finite."""
+        if math.isfinite(float(self.grad_P.sum())):
+            return None
+        for layer in self.layers:
+            if not bool(torch.isfinite(self.grad_P[layer.start : layer.stop]).all()):
+                return layer.name
+        return None  # the sum alone has overflowed
 
     def watch(self, on_layer: Callable[[int], None]) -> Callable[[], None]:
         """Call `on_layer(index)` as each layer's gradient is complete; returns how to stop.

@@ -18,14 +18,25 @@ import torch
 from torch import nn
 
 from thinwire import collectives
-from thinwire.batches import SampleStream
+from thinwire.batches import SampleStream, batch_slice
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.flat import Flat, Layer, digest
 from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
 from thinwire.wire.packet import Packet
 
-__all__ = ["Batch", "Group", "Learner", "Optimizer", "Plan", "Replica", "Server", "Worker"]
+__all__ = [
+    "Batch",
+    "Body",
+    "Group",
+    "Learner",
+    "Optimizer",
+    "Plan",
+    "Replica",
+    "Server",
+    "Trainee",
+    "Worker",
+]
 
 
 class Group(Protocol):
@@ -121,7 +132,8 @@ class Plan:
 
     Args:
         shares: samples of one step, by worker; their sum is the global batch.
-        steps: steps of a worker that keeps pace with all others.
+        steps: steps of a worker that keeps pace with all others; `math.inf` in somebody's own loop,
+            whose length is known at its end.
         speeds: relative speeds of the workers, the fastest 1.
         optimizer: what `apply` does.
         seed: of the run.
@@ -132,7 +144,7 @@ class Plan:
     """
 
     shares: tuple[int, ...]
-    steps: int
+    steps: int  # or math.inf, which annotations leave out for the sake of all who count by it
     speeds: tuple[float, ...]
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
@@ -244,6 +256,25 @@ class Replica:
         """All parameters as one vector (P,), shared with the model; written in place."""
         return self.flat.params_P.data
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layer table of `params`."""
+        return self.flat.layers
+
+    def next_batch(self, step: int, stream: SampleStream | None) -> Batch | None:
+        """This rank's part of the global batch; there always is one.
+
+        Args:
+            step: counted from 0.
+            stream: the run's order of samples.
+        """
+        assert stream is not None
+        plan, rank = self.plan, self.comm.rank
+        start, share = batch_slice(step, rank, plan.shares)
+        index_B = stream.take(start, share)
+        x, y = self.learner.train_data()
+        return Batch(index_B, x[index_B], y[index_B], share / plan.global_batch)
+
     def gradient(
         self,
         batch: Batch,
@@ -263,10 +294,8 @@ class Replica:
         """
         simulated = self.comm.simulated
         num_layers = len(self.flat.layers)
-        forward = Work(flops=self._flops * batch.size)
-        if before_layer is not None:
-            for layer in range(num_layers):
-                before_layer(layer)
+        forward = self._flops * batch.size
+        self._forward(forward, before_layer)
         order: list[int] = []
         notify = order.append if simulated or on_layer is None else self._notify(on_layer, order)
         watch = on_layer is not None and (not simulated or self._order is None)
@@ -277,8 +306,7 @@ class Replica:
             if stop is not None:
                 stop()
         if simulated:
-            self.comm.spend(forward)
-            self._spend_backward(forward, on_layer, order)
+            self._spend_backward(2 * forward, on_layer, order)
         elif on_layer is not None:
             for layer in sorted(set(range(num_layers)) - set(order), reverse=True):
                 on_layer(layer, self._layer_grad(layer))  # unused: its gradient is zero
@@ -295,14 +323,9 @@ class Replica:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise self._non_finite(f"the loss is {value}")
-        if not math.isfinite(float(self.flat.grad_P.sum())):
-            bad = [
-                la.name
-                for la in self.flat.layers
-                if not torch.isfinite(self.flat.grad_P[la.start : la.stop]).all()
-            ]
-            if bad:
-                raise self._non_finite(f"the gradient of {bad[0]!r} is not finite")
+        bad = self.flat.non_finite_layer()
+        if bad is not None:
+            raise self._non_finite(f"the gradient of {bad!r} is not finite")
         return value
 
     def _notify(
@@ -318,14 +341,24 @@ class Replica:
         place = self.flat.layers[layer]
         return self.flat.grad_P[place.start : place.stop]
 
+    def _forward(self, total: float, before_layer: Callable[[int], None] | None) -> None:
+        """The forward pass's time, each layer's in proportion to its parameters, after what comes
+        before it."""
+        if before_layer is None:
+            self.comm.spend(Work(flops=total))
+            return
+        numel = self.flat.params_P.numel()
+        for index, layer in enumerate(self.flat.layers):
+            before_layer(index)
+            self.comm.spend(Work(flops=total * layer.numel / numel))
+
     def _spend_backward(
         self,
-        forward: Work,
+        total: float,
         on_layer: Callable[[int, torch.Tensor], None] | None,
         order: list[int],
     ) -> None:
         """Backward takes twice the forward pass, each layer in proportion to its parameters."""
-        total = 2 * forward.flops
         if on_layer is None:
             self.comm.spend(Work(flops=total))
             return
@@ -335,7 +368,11 @@ class Replica:
         numel = self.flat.params_P.numel()
         for layer in self._order:
             self.comm.spend(Work(flops=total * self.flat.layers[layer].numel / numel))
-            on_layer(layer, self._layer_grad(layer))
+            self.comm.in_hook = True
+            try:
+                on_layer(layer, self._layer_grad(layer))
+            finally:
+                self.comm.in_hook = False
 
     def _non_finite(self, what: str) -> NonFiniteError:
         return NonFiniteError(
@@ -391,10 +428,63 @@ class Replica:
             {"step": steps, "samples": samples, "accuracy": accuracy, "loss": loss},
         )
 
+    def log(self, values: dict[str, float]) -> None:
+        """See `Worker.log`."""
+        self._log("values", values)
+
     @property
     def digest(self) -> str:
         """See `thinwire.flat.digest`."""
         return digest(self.params)
+
+
+class Trainee(Protocol):
+    """What a server works on."""
+
+    @property
+    def plan(self) -> Plan:
+        """How much there is to do."""
+        ...
+
+    @property
+    def params(self) -> torch.Tensor:
+        """All parameters as one vector (P,), written in place."""
+        ...
+
+    def apply(self, direction: torch.Tensor) -> None:
+        """One optimizer step along (P,)."""
+        ...
+
+    def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
+        """Test the model if an evaluation is due."""
+        ...
+
+
+class Body(Trainee, Protocol):
+    """What a worker works on: a `Replica`, or a model and an optimizer in somebody's own loop
+    (`thinwire.loop`)."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layer table of `params`."""
+        ...
+
+    def next_batch(self, step: int, stream: SampleStream | None) -> Batch | None:
+        """The batch of a step, counted from 0; None when there are no more."""
+        ...
+
+    def gradient(
+        self,
+        batch: Batch,
+        before_layer: Callable[[int], None] | None = None,
+        on_layer: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """The mean gradient of a batch, (P,), valid until the next call."""
+        ...
+
+    def log(self, values: dict[str, float]) -> None:
+        """Put numbers into the run record."""
+        ...
 
 
 class Worker:
@@ -407,28 +497,31 @@ class Worker:
         rng: this rank's generator (torch, CPU).
         shared_rng: a generator in the same state on every rank.
         state: where a method keeps what must outlive a step.
-        plan: how much there is to do.
     """
 
     def __init__(
         self,
         comm: Comm,
-        replica: Replica,
-        stream: SampleStream,
+        replica: Body,
+        stream: SampleStream | None = None,
         group: Group | None = None,
     ):
-        plan = replica.plan
+        seed = replica.plan.seed
         self._group = group
         self.comm = comm
         self.rank = comm.rank
         self.size = comm.size
-        self.plan = plan
         self.replica = replica
-        self.rng = generator_for(plan.seed, "rng", comm.rank)
-        self.shared_rng = generator_for(plan.seed, "shared rng")
+        self.rng = generator_for(seed, "rng", comm.rank)
+        self.shared_rng = generator_for(seed, "shared rng")
         self.state = SimpleNamespace()
         self._stream = stream
         self._steps = 0
+
+    @property
+    def plan(self) -> Plan:
+        """How much there is to do."""
+        return self.replica.plan
 
     @property
     def params(self) -> torch.Tensor:
@@ -438,34 +531,38 @@ class Worker:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layer table of `params`."""
-        return self.replica.flat.layers
+        return self.replica.layers
 
     def batches(self, steps: float | None = None) -> Iterator[Batch]:
         """This worker's part of each step, then the end.
 
         The parts of one step are, over all workers, exactly the next global batch of the seeded
-        data order, whatever the number of workers.
+        data order, whatever the number of workers. In somebody's own loop they are what that loop
+        makes of them, and may end sooner than asked.
 
         Args:
             steps: how many more; by default the rest of the plan's. `math.inf` for a worker that
                 is told when to stop.
         """
-        plan, share = self.plan, self.plan.shares[self.rank]
-        offset = sum(plan.shares[: self.rank])
-        weight = share / plan.global_batch
-        x, y = self.replica.learner.train_data()
+        plan = self.plan
         own = plan.evaluate_at == "batch" and self.rank == 0
         last = plan.steps if steps is None else self._steps + steps
         while self._steps < last:
             if own:
                 self.evaluate(self._steps)
+            batch = self.replica.next_batch(self._steps, self._stream)
+            if batch is None:
+                break
             self.comm.step = self._steps + 1
-            start = self._steps * plan.global_batch + offset
-            index_B = self._stream.take(start, share)
-            yield Batch(index_B, x[index_B], y[index_B], weight)
+            yield batch
             self._steps += 1
-        if own:
-            self.evaluate(self._steps)
+
+    def finish(self) -> None:
+        """Called when the method has returned: test the model as it left it, where `batches` did
+        the testing. Not at the last batch, since a method may apply a last direction after it."""
+        if self.plan.evaluate_at == "batch" and self.rank == 0:
+            steps = self._steps
+            self.replica.evaluate(steps, steps * self.plan.global_batch, final=True)
 
     def gradient(
         self,
@@ -492,8 +589,8 @@ class Worker:
             )
 
     def log(self, **values: float) -> None:
-        """Put numbers into the run record, beside this step's loss."""
-        self.replica._log("values", values)
+        """Put numbers into the run record, beside the loss of the next gradient."""
+        self.replica.log({key: float(value) for key, value in values.items()})
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all workers, bit for bit alike on each; `x` is left alone. Blocks."""
@@ -530,7 +627,7 @@ class Server:
         state: where a method keeps what must outlive a step.
     """
 
-    def __init__(self, comm: Comm, replica: Replica):
+    def __init__(self, comm: Comm, replica: Trainee):
         self.comm = comm
         self.rank = comm.rank
         self.size = comm.size

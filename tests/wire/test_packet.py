@@ -102,8 +102,8 @@ def test_counts_beyond_32_bits_are_declared():
         Packet.from_frames([header, frame])
 
 
-def test_frames_share_memory_with_the_buffers():
-    buffer = torch.zeros(4)
+def test_frames_of_large_buffers_share_memory_with_them():
+    buffer = torch.zeros(10_000)
     frame = Packet((buffer,)).frames()[1]
     buffer[0] = 1.0
     assert bytes(frame[:4]).hex() == "0000803f"

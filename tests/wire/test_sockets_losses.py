@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -276,3 +277,18 @@ def test_sigterm_also_ends_a_wait():
     other, told = run_processes(interrupted_while_waiting, 2)
     assert isinstance(told, SystemExit)
     assert isinstance(other, PeerDiedError)
+
+
+def idle(rank, size):
+    with connect() as comm:
+        for _ in range(20):  # short waits, after which a program polls before it sleeps
+            comm.post(1 - rank, packet(rank))
+            comm.wait(1 - rank)
+        began = time.process_time()
+        with pytest.raises(DeadlineError):
+            comm.wait(1 - rank, "never", 2.0)
+        return time.process_time() - began
+
+
+def test_an_idle_wait_sleeps():
+    assert max(run_processes(idle, 2)) < 0.5

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 import json
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
 from thinwire.errors import InputError
+
+if TYPE_CHECKING:
+    from thinwire.run.compare import Outcome
 
 __all__ = ["add_to"]
 
@@ -58,6 +63,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
+    context: typer.Context,
     cluster: ClusterOption = "office",
     task: TaskOption = "digits",
     data: DataOption = None,
@@ -84,7 +90,10 @@ def compare(
         Path | None, typer.Option(help="Run folder. Default: runs/compare-DATE-TIME.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Finish the comparison in this run folder instead.")
+        Path | None,
+        typer.Option(
+            help="Finish the comparison in this run folder instead; only --processes goes with it."
+        ),
     ] = None,
     processes: Annotated[
         int, typer.Option(min=0, help="Runs at a time. Default: one per core.")
@@ -102,33 +111,37 @@ def compare(
         thinwire compare --cluster mine.toml --task cifar10 --data ~/cifar --seeds 1
     """
     from thinwire.run import compare as comparing
+    from thinwire.run.folders import refuse_used
 
     console = Console()
     if resume is not None:
-        outcome = _interruptible(lambda: comparing.resume(resume, console), resume)
+        _refuse_beside_resume(context)
+        outcome = _interruptible(lambda: comparing.resume(resume, console, processes))
     else:
-        folder = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        refuse_used(out, f", or --resume {out}")
         request = comparing.Comparing(
             cluster=cluster,
             task=task,
             data=data,
-            methods=tuple(m for m in methods.split(",") if m) or comparing.DEFAULT_METHODS,
+            methods=_methods(methods) or comparing.DEFAULT_METHODS,
             seeds=_seeds(seeds),
             target=target or None,
             given=_given(set_, config),
             processes=processes,
         )
-        _refuse_used(folder)
-        outcome = _interruptible(lambda: comparing.compare(request, folder, console), folder)
+        outcome = _interruptible(lambda: comparing.compare(request, out, console))
     for failure in outcome.failures:
         print(f"failed: {failure.run}: {failure.reason}", file=sys.stderr)
     return 1 if outcome.failures else 0
 
 
-def _interruptible(action: Any, folder: Path) -> Any:
+def _interruptible(action: Callable[[], Outcome]) -> Outcome:
+    from thinwire.run.compare import Stopped
+
     try:
         return action()
-    except KeyboardInterrupt:
+    except Stopped as stopped:
+        folder = shlex.quote(str(stopped.folder))
         print(
             f"\nstopped; what is finished is kept. Go on with:  thinwire compare --resume {folder}"
             f"\nSee what there is with:  thinwire report {folder}",
@@ -137,11 +150,21 @@ def _interruptible(action: Any, folder: Path) -> Any:
         raise
 
 
-def _refuse_used(folder: Path) -> None:
-    if (folder / "record.jsonl").exists():
-        raise InputError(
-            f"--out {folder} already holds a record; give another folder, or --resume {folder}"
-        )
+def _refuse_beside_resume(context: typer.Context) -> None:
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is ParameterSource.COMMANDLINE and param.name not in ("resume", "processes"):
+            raise InputError(
+                f"{param.opts[0]} has no effect with --resume: a comparison is finished as it was "
+                "begun; start a new one for other settings"
+            )
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    methods = tuple(m.strip() for m in text.split(",") if m.strip())
+    if text and not methods:
+        raise InputError(f"--methods {text!r}: no method is named; as in ssgd,gtopk")
+    return methods
 
 
 def _given(set_: list[str], config: Path | None) -> dict[str, Any]:
@@ -228,9 +251,12 @@ def run(
     data: DataOption = None,
     processes: Annotated[
         int,
-        typer.Option(help="Start this many processes on this machine; without it, torchrun has."),
+        typer.Option(
+            min=0,
+            help="Start this many processes on this machine; without it, torchrun has.",
+        ),
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     set_: SetOption = [],  # noqa: B006 - typer reads the default
     config: ConfigOption = None,
     out: Annotated[
@@ -257,7 +283,7 @@ def run(
         data=data,
         seed=seed,
         given=_given(set_, config),
-        out=out or Path("runs") / f"run-{datetime.datetime.now():%Y%m%d-%H%M%S}",
+        out=out,
         interface=interface or None,
     )
     if processes:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import click
 import typer
 
+from thinwire._version import __version__
 from thinwire.cli import everyday, research
 from thinwire.errors import ThinwireError
 
@@ -26,6 +27,23 @@ app = typer.Typer(
     "cluster, compare methods on a virtual copy of it, then run the same text for real.",
     epilog="Start with `thinwire compare`: it needs no network, no GPU and no data.",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"thinwire {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None: ...
+
+
 everyday.add_to(app)
 research.add_to(app)
 

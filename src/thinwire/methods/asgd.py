@@ -54,13 +54,21 @@ class ASGD(Method):
             if params.numel() == 0:  # the server's word for: it is done
                 break
             w.params.copy_(params)
+        else:  # somebody's own loop has ended first: wait for the model that all end with
+            w.send(server, torch.empty(0), "gradient")
+            w.params.copy_(w.receive(server, "params")[1])
 
     def server(self, s: Server) -> None:
         """See `Method`."""
         samples, working = 0, s.size
+        ended: list[int] = []
         s.evaluate(samples)
         while working:
             src, gradient = s.receive(ANY, "gradient")
+            if gradient.numel() == 0:
+                ended.append(src)
+                working -= 1
+                continue
             if samples >= s.plan.samples:
                 s.send(src, torch.empty(0), "params")
                 working -= 1
@@ -68,4 +76,6 @@ class ASGD(Method):
             s.apply(gradient)
             samples += s.plan.shares[src]
             s.evaluate(samples, final=samples >= s.plan.samples)
+            s.send(src, s.params, "params")
+        for src in ended:
             s.send(src, s.params, "params")

@@ -62,8 +62,12 @@ class LocalSGD(Method):
             length = min(self.every, w.plan.steps - done)
             steps = split_batch(length * w.size, pace, w.size)
             samples = [h * b for h, b in zip(steps, w.plan.shares, strict=True)]
+            taken = 0
             for batch in w.batches(steps[w.rank]):
                 w.apply(w.gradient(batch))
+                taken += 1
+            if not taken:  # somebody's own loop ended with the round before
+                break
             share = samples[w.rank] / sum(samples)
             w.params.copy_(w.all_reduce(w.params * share))
             done += length

@@ -18,12 +18,12 @@ from thinwire.planner.workload import Workload, make_workload
 __all__ = [
     "METHODS",
     "MODELS",
+    "WORTH",
     "Model",
     "Plan",
     "Prediction",
     "Proposal",
     "Settings",
-    "WORTH",
     "Workload",
     "accumulation_where_dense_pays",
     "batch_where_dense_pays",

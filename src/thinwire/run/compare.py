@@ -6,7 +6,7 @@ import datetime
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -18,14 +18,24 @@ from rich.console import Console
 from thinwire._version import __version__
 from thinwire.cluster import cluster_from_toml, cluster_to_toml, load_cluster
 from thinwire.errors import InputError
-from thinwire.report import Follower, Header, LiveView, Recorder, Rendered, read_record, render
+from thinwire.report import (
+    Follower,
+    Header,
+    LiveView,
+    Recorder,
+    Rendered,
+    parse_target,
+    read_record,
+    render,
+)
 from thinwire.run.experiment import Job
+from thinwire.run.folders import claim_folder
 from thinwire.run.pool import Failure, run_jobs
 from thinwire.run.recipes import DEFAULT_METHODS, RECIPES, TARGETS
-from thinwire.run.settings import MethodSpec, assign
-from thinwire.tasks import load_task
+from thinwire.run.settings import Assigned, MethodSpec, assign
+from thinwire.tasks import Task, load_task
 
-__all__ = ["Comparing", "Outcome", "compare", "header", "resume"]
+__all__ = ["Comparing", "Outcome", "Stopped", "compare", "header", "resume"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +73,32 @@ class Outcome:
     failures: tuple[Failure, ...]
 
 
+class Stopped(KeyboardInterrupt):
+    """The user stopped a comparison; its record is readable and can be gone on with.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.folder = folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """A request with everything looked up and checked."""
+
+    request: Comparing
+    specs: tuple[MethodSpec, ...]
+    jobs: tuple[Job, ...]
+    make_task: Callable[[], Task]
+    steps: dict[str, int]
+
+
 def compare(
     request: Comparing,
-    folder: Path,
+    folder: Path | None,
     console: Console,
     *,
     done: frozenset[tuple[str, int]] = frozenset(),
@@ -74,23 +107,37 @@ def compare(
 
     Args:
         request: what to compare.
-        folder: the run folder; made if missing.
+        folder: the run folder, made if missing; None is a new one under `runs`.
         console: for the results; progress goes to the error stream.
         done: (label, seed) that the record already holds.
 
     Raises:
         InputError: anything that can be corrected, before the first run begins.
-        KeyboardInterrupt: the user stopped it; the record is readable.
+        Stopped: the user stopped it.
     """
+    ready = _prepare(request, done)
+    folder = claim_folder(folder, "compare")
+    try:
+        failures = _run_all(ready, folder)
+        rendered = render(folder, target=ready.request.target, console=console)
+    except KeyboardInterrupt:
+        raise Stopped(folder) from None
+    return Outcome(folder=folder, rendered=rendered, failures=tuple(failures))
+
+
+def _prepare(request: Comparing, done: frozenset[tuple[str, int]]) -> _Ready:
     text = request.cluster
     cluster = cluster_from_toml(text, "record") if "\n" in text else load_cluster(text)
     specs = _specs(request.methods)
     seeds = _seeds(request.seeds)
-    task_settings = {"train_limit": request.given.get("train.train_limit")}
-    make_task = partial(load_task, request.task, request.data, **task_settings)
+    target = request.target or TARGETS.get(request.task)
+    if target is not None:
+        parse_target(target, {spec.label: 1.0 for spec in specs})
+    assigned = assign(specs, request.given, RECIPES.get(request.task, {}))
+    limit = _train_limit(specs, assigned)
+    make_task = partial(load_task, request.task, request.data, train_limit=limit)
     task = make_task()
     task.train_data()  # a missing data set is known now, not in the middle
-    assigned = assign(specs, request.given, RECIPES.get(request.task, {}))
     jobs = [
         Job(
             run=f"{spec.label}/{seed}",
@@ -105,31 +152,53 @@ def compare(
         )
         for seed in seeds
         for spec, a in zip(specs, assigned, strict=True)
-        if (spec.label, seed) not in done
     ]
-    target = request.target or TARGETS.get(request.task)
-    steps = {j.label: j.plan(task.num_train).steps for j in jobs}
+    return _Ready(
+        request=replace(request, cluster=cluster_to_toml(cluster), seeds=seeds, target=target),
+        specs=tuple(specs),
+        jobs=tuple(job for job in jobs if (job.label, job.seed) not in done),
+        make_task=make_task,
+        steps={j.label: j.plan(task.num_train).steps for j in jobs},
+    )
+
+
+def _run_all(ready: _Ready, folder: Path) -> list[Failure]:
+    request, jobs = ready.request, list(ready.jobs)
     follower = Follower(folder, from_end=True)
-    resolved = replace(request, cluster=cluster_to_toml(cluster), seeds=seeds, target=target)
     with Recorder(folder) as recorder:
-        recorder.write(header(_settings(resolved, specs), resolved.cluster))
-    failures: list[Failure] = []
-    if jobs:
-        labels = [spec.label for spec in specs]
-        with LiveView(len(jobs), num_steps=steps, labels=labels) as view:
-            failures = run_jobs(
-                jobs,
-                make_task,
-                folder,
-                request.processes or os.cpu_count() or 1,
-                lambda: view.feed_all(follower.poll()),
+        recorder.write(header(_settings(request, ready.specs), request.cluster))
+    if not jobs:
+        return []
+    labels = [spec.label for spec in ready.specs]
+    with LiveView(len(jobs), num_steps=ready.steps, labels=labels) as view:
+        return run_jobs(
+            jobs,
+            ready.make_task,
+            folder,
+            request.processes or os.cpu_count() or 1,
+            lambda: view.feed_all(follower.poll()),
+        )
+
+
+def _train_limit(specs: Sequence[MethodSpec], assigned: Sequence[Assigned]) -> int | None:
+    """The one of all methods: they are compared on the same data."""
+    limits = [a.train.train_limit for a in assigned]
+    for spec, limit in zip(specs, limits, strict=True):
+        if limit != limits[0]:
+            raise InputError(
+                f"train_limit = {limit} for {spec.label}, {limits[0]} for {specs[0].label}: all "
+                "methods see the same data; give train.train_limit"
             )
-    rendered = render(folder, target=target, console=console)
-    return Outcome(folder=folder, rendered=rendered, failures=tuple(failures))
+    return limits[0]
 
 
-def resume(folder: Path, console: Console) -> Outcome:
+def resume(folder: Path, console: Console, processes: int = 0) -> Outcome:
     """Finish a comparison that was stopped: its settings, the runs it lacks.
+
+    Args:
+        folder: the run folder.
+        console: for the results.
+        processes: runs at a time; 0 is as before.
 
     Raises:
         InputError: no record there, or one that is not a comparison's.
@@ -146,7 +215,7 @@ def resume(folder: Path, console: Console) -> Outcome:
         seeds=tuple(settings["seeds"]),
         target=settings["target"],
         given=settings["given"],
-        processes=settings["processes"],
+        processes=processes or settings["processes"],
     )
     return compare(request, folder, console, done=frozenset(record.done()))
 
@@ -199,7 +268,7 @@ def header(settings: dict[str, Any], cluster_toml: str) -> Header:
 
 
 def _versions() -> dict[str, str]:
-    names = ("torch", "numpy", "greenlet", "pyzmq")
+    names = ("torch", "numpy", "greenlet")
     return {
         "thinwire": __version__,
         "python": platform.python_version(),

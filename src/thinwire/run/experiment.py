@@ -137,7 +137,9 @@ class Programs:
     def worker(self, comm: Comm) -> str:
         """Runs the method on a worker; returns the digest of its parameters."""
         replica = self._replica(comm)
-        self.job.method.worker(Worker(comm, replica, self._stream, self._group))
+        worker = Worker(comm, replica, self._stream, self._group)
+        self.job.method.worker(worker)
+        worker.finish()
         return replica.digest
 
     def server(self, comm: Comm) -> str:

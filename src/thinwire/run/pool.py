@@ -6,6 +6,7 @@ not finished: every line is already in its file.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import multiprocessing
@@ -74,12 +75,13 @@ def run_jobs(
     pool = ProcessPoolExecutor(
         workers, context, initializer=_begin, initargs=(folder, numbers, os.getpid())
     )
-    futures = {pool.submit(_run, job, make_task): job for job in jobs}
+    with _without_interrupts():
+        futures = {pool.submit(_run, job, make_task): job for job in jobs}
     try:
         for _ in _pending(futures):
             watch()
     except BaseException:
-        for process in list(pool._processes.values()):
+        for process in list((pool._processes or {}).values()):  # None once it has broken
             process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
         raise
@@ -87,6 +89,17 @@ def run_jobs(
     watch()
     outcomes = ((job, _outcome(future)) for future, job in futures.items())
     return [Failure(run=job.run, reason=reason) for job, reason in outcomes if reason]
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal. Those started within are never to see it: until
+    they can say so themselves, importing torch, each would print its own traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pending(futures: dict[Future[str], Job]) -> Iterator[None]:
@@ -139,7 +152,15 @@ def _run(job: Job, make_task: Callable[[], Task]) -> str:
         try:
             run_virtual(job, _PROCESS.task, recorder.write)
         except ThinwireError as error:
-            return str(error)
+            return "\n".join([str(error), *_own_trace(error)])
         except Exception:
             return traceback.format_exc()
     return ""
+
+
+def _own_trace(error: ThinwireError) -> list[str]:
+    """The traceback of the user's own exception, where one is the cause."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ThinwireError):
+        return []
+    return ["".join(traceback.format_exception(cause)).rstrip()]

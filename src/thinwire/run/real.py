@@ -24,6 +24,7 @@ from thinwire.errors import InputError
 from thinwire.report import End, Line, LiveView, Recorder, render
 from thinwire.run.compare import header
 from thinwire.run.experiment import Emit, Job, Programs, summary
+from thinwire.run.folders import claim_folder, refuse_used
 from thinwire.run.recipes import RECIPES
 from thinwire.run.settings import MethodSpec, assign
 from thinwire.tasks import Task, load_task
@@ -47,7 +48,7 @@ class Running:
         data: where the task's data are, if it needs any.
         seed: of everything random.
         given: flat settings, as `--set` gives them.
-        out: run folder, written by rank 0.
+        out: run folder, written by rank 0; None is a new one under `runs`.
         interface: network interface or address; None is the one that leads to the master.
     """
 
@@ -57,7 +58,7 @@ class Running:
     data: str | None = None
     seed: int = 0
     given: Mapping[str, Any] = field(default_factory=dict)
-    out: Path = Path("runs/run")
+    out: Path | None = None
     interface: str | None = None
 
 
@@ -70,6 +71,7 @@ def start_processes(count: int, request: Running, arguments: list[str]) -> int:
         arguments: the command line's, from the verb on.
     """
     _job(request, count)
+    refuse_used(request.out)
     kept = list(_without_processes(arguments))
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
@@ -93,7 +95,7 @@ def _without_processes(arguments: list[str]) -> Iterator[str]:
 def _job(request: Running, size: int) -> tuple[Job, Task]:
     cluster = load_cluster(request.cluster)
     spec = MethodSpec.parse(request.method)
-    assigned = assign([spec], request.given, RECIPES.get(request.task, {}))[0]
+    assigned = assign([spec], request.given, RECIPES.get(request.task, {}), real=True)[0]
     _check_size(cluster, assigned.method.traits.workers, size)
     limit = {"train_limit": assigned.train.train_limit}
     job = Job(
@@ -131,11 +133,12 @@ def run_here(request: Running) -> int:
             "this is not a worker of a run yet: add --processes 4 to start four here, or start it "
             "with torchrun --nproc-per-node 4 -m thinwire run ..."
         )
-    size = int(os.environ["WORLD_SIZE"])
-    job, task = _job(request, size)
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        refuse_used(request.out)  # a restarted run goes on in the same folder
+    job, task = _job(request, _world_size())
     task.train_data()
     threads = _use_threads(job.train.threads)
-    plan = job.plan(task.num_train)
+    ready = _Ready(request, job, task, job.plan(task.num_train), threads)
     joined = connect(
         deadline=job.wire.deadline,
         warn_after=job.wire.warn_after,
@@ -143,11 +146,33 @@ def run_here(request: Running) -> int:
         interface=request.interface,
         expected=_expected(request, job, threads),
     )
-    with joined as comm, _recording(request, job, task, plan, comm, threads) as emit:
-        _train(job, task, plan, comm, emit)
-    if comm.rank == 0:
-        render(request.out)
+    with joined as comm:
+        folder = claim_folder(request.out, "run") if comm.rank == 0 else None
+        with _recording(ready, folder, comm) as emit:
+            _train(ready, comm, emit)
+    if folder is not None:
+        render(folder)
     return 0
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A request with everything looked up and checked."""
+
+    request: Running
+    job: Job
+    task: Task
+    plan: Plan
+    threads: int
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "")
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(
+            f"RANK is set but WORLD_SIZE = {text!r}: start the run with torchrun, or unset RANK"
+        )
+    return int(text)
 
 
 def _use_threads(asked: int) -> int:
@@ -172,23 +197,23 @@ def _expected(request: Running, job: Job, threads: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _recording(
-    request: Running, job: Job, task: Task, plan: Plan, comm: SocketComm, threads: int
-) -> Iterator[Emit]:
-    """Rank 0 writes the record and shows the progress; an end is written however it ends."""
-    if comm.rank != 0:
+def _recording(ready: _Ready, folder: Path | None, comm: SocketComm) -> Iterator[Emit]:
+    """Where there is a folder, write the record and show the progress; an end is written however
+    it ends."""
+    if folder is None:
         yield lambda line: None
         return
+    request, job = ready.request, ready.job
     settings = {
         "verb": "run",
         "task": request.task,
         "methods": [job.label],
         "given": dict(request.given),
-        "threads": threads,
+        "threads": ready.threads,
     }
     with (
-        Recorder(request.out) as recorder,
-        LiveView(1, num_steps={job.label: plan.steps}, labels=[job.label]) as view,
+        Recorder(folder) as recorder,
+        LiveView(1, num_steps={job.label: ready.plan.steps}, labels=[job.label]) as view,
     ):
 
         def emit(line: Line) -> None:
@@ -196,7 +221,7 @@ def _recording(
             view.feed(line)
 
         recorder.write(header(settings, cluster_to_toml(job.cluster)))
-        num_params = sum(p.numel() for p in task.model().parameters())
+        num_params = sum(p.numel() for p in ready.task.model().parameters())
         nodes = [node.name for node in job.cluster.nodes]
         emit(job.run_line("real", num_params, nodes))
         try:
@@ -208,10 +233,11 @@ def _recording(
             raise
 
 
-def _train(job: Job, task: Task, plan: Plan, comm: SocketComm, emit: Emit) -> None:
+def _train(ready: _Ready, comm: SocketComm, emit: Emit) -> None:
     began = time.perf_counter()
+    job, plan = ready.job, ready.plan
     group = _native_group(job, comm)
-    programs = Programs(job, task, plan, emit, group)
+    programs = Programs(job, ready.task, plan, emit, group)
     servers = (
         [comm.serve(programs.server, i) for i in range(job.method.num_servers)]
         if (comm.rank == 0)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-import msgspec
+from typing import Any, Literal
 
 from thinwire.errors import InputError, nearest
 from thinwire.methods import Method, build_method
+from thinwire.methods.table import convert_settings
 
-__all__ = ["MethodSpec", "TrainSettings", "WireSettings", "parse_assignments", "read_settings"]
+__all__ = [
+    "Assigned",
+    "MethodSpec",
+    "TrainSettings",
+    "WireSettings",
+    "assign",
+    "parse_assignments",
+    "read_settings",
+]
+
+_REAL_ONLY = ("collectives", "deadline", "warn_after")
+_VIRTUAL_ONLY = ("link_model",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +39,7 @@ class TrainSettings:
         evals: evaluations in a run, about.
         optimizer: see `thinwire.worker.Optimizer`.
         lr: learning rate.
-        momentum: of sgd.
+        momentum: of sgd; 0 with another optimizer.
         weight_decay: L2 coefficient.
         warmup: updates over which the learning rate rises to `lr`.
         train_limit: use only the first samples of the training set.
@@ -54,8 +65,8 @@ class TrainSettings:
         for key in ("batch", "evals"):
             if getattr(self, key) < 1:
                 raise InputError(f"train.{key} = {getattr(self, key)}: at least 1 is needed")
-        if not self.epochs > 0:
-            raise InputError(f"train.epochs = {self.epochs}: more than 0 is needed")
+        if not 0 < self.epochs < math.inf:
+            raise InputError(f"train.epochs = {self.epochs}: a finite number above 0 is needed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +140,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
+    key, equals, value = text.rpartition("=")  # a label may hold one, as in "ssgd accumulate=8"
     if not equals or not key.strip():
         raise InputError(f"--set {text!r}: the form is key=value, as in train.lr=0.1")
     try:
@@ -150,6 +161,11 @@ def read_settings(path: Path) -> dict[str, Any]:
             tree = tomllib.load(file)
     except OSError as error:
         raise InputError(f"settings file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"settings file {path}:{line}: not UTF-8 text, which TOML must be"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"settings file {path}: {error}") from error
     return _flatten(tree)
@@ -163,9 +179,6 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-T = TypeVar("T", TrainSettings, WireSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,16 +200,20 @@ def assign(
     specs: list[MethodSpec],
     given: Mapping[str, Any],
     recipes: Mapping[str, Mapping[str, Any]],
+    *,
+    real: bool = False,
 ) -> list[Assigned]:
-    """Settings for every method: its recipe, then what the user gave.
+    """Settings for every method: its recipe, then what the user gave, from general to special.
 
     Keys are `train.KEY` and `wire.KEY` (all methods), `method.KEY` (every method that has it),
-    `LABEL.KEY` or `NAME.KEY` (that method), and `NAME.train.KEY`.
+    `NAME.KEY` and `NAME.train.KEY` (that method with whatever settings), and the same with a
+    `LABEL`. What stands with the method itself, as in `ssgd:accumulate=8`, holds.
 
     Args:
         specs: the methods.
         given: flat keys to values.
         recipes: training settings by label or name, used where `given` says nothing.
+        real: for processes, not for the virtual cluster.
 
     Raises:
         InputError: an unknown key, or one that has no effect on any of the methods.
@@ -207,15 +224,18 @@ def assign(
         train = {**recipes.get(spec.name, {}), **recipes.get(spec.label, {})}
         settings: dict[str, Any] = {}
         wire: dict[str, Any] = {}
-        for key, value in given.items():
-            if _place(spec, key, value, train, wire, settings):
+        for key in sorted(given, key=lambda key: _specificity(spec, key)):
+            if _place(spec, key, given[key], train, wire, settings):
                 used.add(key)
+        if train.get("optimizer", "sgd") != "sgd":
+            train.setdefault("momentum", 0.0)
+        _refuse_idle(wire, real)
         method = build_method(spec.name, {**settings, **spec.settings})
         out.append(
             Assigned(
                 method=method,
-                train=_convert(TrainSettings, "train", train),
-                wire=_convert(WireSettings, "wire", wire),
+                train=convert_settings(TrainSettings, "train", train),
+                wire=convert_settings(WireSettings, "wire", wire),
             )
         )
     unused = [key for key in given if key not in used]
@@ -223,6 +243,27 @@ def assign(
         key = unused[0]
         raise InputError(f"{key} = {given[key]!r} has no effect here: {_valid_keys(specs, key)}")
     return out
+
+
+def _specificity(spec: MethodSpec, key: str) -> int:
+    """0 for all methods, 1 for this one by name, 2 by label: the last one placed holds."""
+    group = _own_prefix(spec, key)
+    return 0 if not group else 1 if group == spec.name else 2
+
+
+def _own_prefix(spec: MethodSpec, key: str) -> str:
+    """The beginning of a key that means this method, "" if none does."""
+    for prefix in (spec.label, spec.label.replace(" ", ":"), spec.name):
+        if key.startswith(f"{prefix}.") and prefix not in ("train", "wire", "method"):
+            return prefix
+    return ""
+
+
+def _refuse_idle(wire: Mapping[str, Any], real: bool) -> None:
+    for key in _VIRTUAL_ONLY if real else _REAL_ONLY:
+        if key in wire:
+            kind = "real" if real else "virtual"
+            raise InputError(f"wire.{key} = {wire[key]!r} has no effect on a {kind} run")
 
 
 def _place(
@@ -235,16 +276,17 @@ def _place(
 ) -> bool:
     """Put one assignment where it belongs for this method; whether it belongs anywhere."""
     group, _, rest = key.partition(".")
-    for label in (spec.label, spec.name):
-        if key.startswith(f"{label}.") and label not in ("train", "wire", "method"):
-            group, rest = "own", key[len(label) + 1 :]
-            break
+    own = _own_prefix(spec, key)
+    if own:
+        group, rest = "own", key[len(own) + 1 :]
     if group == "own" and rest.startswith(("train.", "wire.")):
         group, _, rest = rest.partition(".")
     if group == "train":
         train[rest] = value
     elif group == "wire":
         wire[rest] = value
+    elif rest in spec.settings:
+        return False
     elif group == "own" or (group == "method" and rest in _fields(spec)):
         settings[rest] = value
     else:
@@ -262,14 +304,3 @@ def _valid_keys(specs: list[MethodSpec], key: str) -> str:
     for spec in specs:
         valid += [f"{spec.name}.{name}" for name in _fields(spec)]
     return nearest(key, dict.fromkeys(valid))
-
-
-def _convert(cls: type[T], group: str, values: dict[str, Any]) -> T:
-    valid = [f.name for f in dataclasses.fields(cls)]
-    for key, value in values.items():
-        if key not in valid:
-            raise InputError(f"{group}.{key} = {value!r}: unknown; {nearest(key, valid)}")
-    try:
-        return msgspec.convert(values, type=cls, strict=False)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{group}: {error}") from error

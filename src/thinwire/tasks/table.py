@@ -59,9 +59,13 @@ def _import_task(name: str) -> type[Task]:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
+    except ModuleNotFoundError as error:
         raise InputError(
             f"task = {name!r}: {error}; the module must lie on Python's path (PYTHONPATH)"
+        ) from error
+    except Exception as error:
+        raise InputError(
+            f"task = {name!r}: importing {module_name} raised {type(error).__name__}: {error}"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:

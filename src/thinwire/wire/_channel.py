@@ -148,7 +148,8 @@ class Channel:
         taken = True
         while pieces and self.open:
             try:
-                sent = self.sock.sendmsg(pieces)
+                single = len(pieces) == 1
+                sent = self.sock.send(pieces[0]) if single else self.sock.sendmsg(pieces)
             except BlockingIOError:
                 taken = False
                 break
@@ -242,12 +243,13 @@ class Channel:
         if end < body_at:
             return False
         self._start = body_at
-        key = bytes(stage[key_at:sizes_at])
+        view = self._view
+        key = view[key_at:sizes_at].tobytes()
         if kind != PACKET:
             self._deliver(self, kind, src, dst, key, [])
             return True
         sizes = _SIZES[num_buffers].unpack_from(stage, sizes_at)
-        frames: list[Any] = [bytes(stage[head_at:body_at])]
+        frames: list[Any] = [view[head_at:body_at].tobytes()]
         if end - body_at < sum(sizes):
             self._expect(src, dst, key, frames, sizes)
             return False

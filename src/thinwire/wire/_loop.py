@@ -118,15 +118,17 @@ class Waiter:
 
     Attributes:
         found: what it was waiting for, if that was handed over directly.
+        peek: reads the connection from which that will come, when it comes from one.
     """
 
-    __slots__ = ("fiber", "found", "loop", "ready", "src")
+    __slots__ = ("fiber", "found", "loop", "peek", "ready", "src")
 
     def __init__(self, loop: Loop, src: int = -1):
         self.loop = loop
         self.src = src
         self.ready = False
         self.found: Any = None
+        self.peek: Callable[[int], None] | None = None
         self.fiber: Fiber | None = None
 
     def wake(self) -> None:
@@ -301,7 +303,7 @@ class Loop:
         `enlist` before others could see it.
         """
         if waiter.fiber is None:
-            self._drive(waiter, until)
+            self.drive(waiter, until)
             return
         timer = None
         if until < math.inf:
@@ -323,14 +325,22 @@ class Loop:
 
     # The wheel.
 
-    def _drive(self, waiter: Waiter, until: float) -> None:
+    def drive(self, waiter: Waiter, until: float) -> None:
+        """`block` for the program's own thread: it turns the wheel itself."""
         self._episode += 1
         self._driving = True
         began = now = time.monotonic()
         spin_until = began + SPIN if self._short_waits else began
         try:
+            spins = 0
             while not waiter.ready:
                 if now < spin_until:
+                    spins += 1
+                    if waiter.peek is not None and spins % 8:
+                        with self.lock:
+                            waiter.peek(select.POLLIN)
+                        now = time.monotonic()
+                        continue
                     ready = self._program_poll.poll_now()
                 else:
                     self._program_until = wake_at = min(until, self._next_timer())
@@ -344,7 +354,7 @@ class Loop:
                 if interrupted or now >= until:
                     return
         finally:
-            self._short_waits = now - began < SPIN
+            self._short_waits = now - began < 2 * SPIN
             self._driving = False
             if self._resting:
                 self._comm_waker.signal()

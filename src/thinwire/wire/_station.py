@@ -70,6 +70,10 @@ class Endpoint:
                 return found
         return None
 
+    def put_back(self, key: bytes, found: tuple[int, Packet, float]) -> None:
+        """Undo a take: it is the earliest arrival again."""
+        self.boxes.setdefault(key, deque()).appendleft(found)
+
 
 class Loss(msgspec.Struct, frozen=True):
     """The first death that this process learned of: which endpoint, what happened, and when."""
@@ -91,6 +95,7 @@ class Station:
         gone: endpoints that have left: "finished" or "died".
         loss: the first death, under strict losses.
         broken: what a program of this process raised that nobody waits for.
+        handlers: by process: read and write its connection, as far as that goes.
         waiters: of no endpoint: woken at every change of who is here.
         forgotten: whether this is a forked child's copy, which must not be used.
     """
@@ -117,8 +122,9 @@ class Station:
             peer: Channel(peer, sock, self._deliver, self.loop, soon)
             for peer, sock in meeting.sockets.items()
         }
-        for channel in self.channels.values():
-            self.loop.register(channel.sock.fileno(), self._handler(channel))
+        self.handlers = {peer: self._handler(channel) for peer, channel in self.channels.items()}
+        for peer, channel in self.channels.items():
+            self.loop.register(channel.sock.fileno(), self.handlers[peer])
         if self.channels:
             self.loop.after(HEALTH_EVERY, self._check_health)
         _stations.add(self)
@@ -145,27 +151,26 @@ class Station:
         src: Endpoint,
         dst: int,
         key: bytes,
-        packet: Packet,
-        pieces: list[bytes | memoryview] | None,
+        content: Packet | list[bytes | memoryview],
+        nbytes: int,
         posted: Posted,
         after: Posted | None,
         delay: float,
     ) -> None:
-        """Send a packet on its way: as `pieces`, or itself (None) within this process."""
+        """Send a packet on its way: as pieces, or within this process itself."""
         if dst in self.gone:
             posted.mark_left()
             return
         not_before = time.monotonic() + delay if delay else 0.0
-        nbytes = packet.nbytes
-        if pieces is None:
+        if isinstance(content, Packet):
             counter = src.meter.local
-            self._local[dst].send((src.rank, dst, key, packet), posted, after, not_before)
+            self._local[dst].send((src.rank, dst, key, content), posted, after, not_before)
         else:
             channel = self.channels[dst if dst < self.size else 0]
             if channel.queued > self.max_queued:
                 self._refuse_flood(src, dst, channel)
             counter = src.meter.peers[dst]
-            channel.send(pieces, posted, after, not_before)
+            channel.send(content, posted, after, not_before)
         counter.sent += nbytes
         counter.messages_sent += 1
 
@@ -222,9 +227,10 @@ class Station:
         self, channel: Channel, kind: int, src: int, dst: int, key: bytes, frames: list[Any]
     ) -> None:
         if kind == PACKET:
-            packet = Packet.from_frames(frames)
             endpoint = self.endpoints[dst]
-            self._arrive(endpoint, src, key, packet, endpoint.meter.peers[src])
+            counter = endpoint.meter.peers[src]
+            counter.received += sum(map(len, frames))
+            self._arrive(endpoint, src, key, Packet.from_frames(frames), counter)
         elif kind == FINISHED:
             self._depart(src, "finished")
         elif kind == LEAVE:
@@ -241,6 +247,7 @@ class Station:
     def _emit_local(self, item: tuple[int, int, bytes, Packet]) -> bool:
         src, dst, key, packet = item
         endpoint = self.endpoints[dst]
+        endpoint.meter.local.received += packet.nbytes
         self._arrive(endpoint, src, key, packet, endpoint.meter.local)
         return True
 
@@ -249,7 +256,6 @@ class Station:
     ) -> None:
         if endpoint.rank in self.gone:
             return
-        counter.received += packet.nbytes
         counter.messages_received += 1
         found = (src, packet, time.monotonic() - self.began)
         waiter = endpoint.waiters.get(key)

@@ -123,9 +123,12 @@ class Comm(ABC):
         meter: what this endpoint sent, received and waited.
         step: where the program is, set by it; errors and injected faults name it.
         simulated: whether time is virtual, so that computation must be charged by `spend`.
+        in_hook: set while a hook of the backward pass is called after it, on the virtual cluster:
+            a wait raises, as it does on the real wire.
     """
 
     simulated: bool = False
+    in_hook: bool = False
     rank: int
     size: int
     num_servers: int

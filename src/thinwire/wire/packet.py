@@ -22,9 +22,10 @@ A packet belongs to the wire from `post` on: neither side may write into its buf
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -35,6 +36,7 @@ __all__ = ["DTYPES", "KINDS", "Packet", "header_nbytes"]
 MAGIC = b"tw"
 VERSION = 1
 _HEAD = struct.Struct("<2sBBIiB3x")
+_COPY = 16 * 1024  # below this a copy costs less than a view
 _BUFFER = struct.Struct("<BxIH")  # elements as 32 low bits, then 16 high bits
 
 # The codes are part of the layout: append, never renumber.
@@ -80,6 +82,7 @@ class Packet:
     kind: str = "user"
     step: int = 0
     layer: int = -1
+    _nbytes: int = field(default=-1, init=False, repr=False)
 
     @staticmethod
     def of(*tensors: torch.Tensor, kind: str = "user", step: int = 0, layer: int = -1) -> Packet:
@@ -90,10 +93,12 @@ class Packet:
     @property
     def nbytes(self) -> int:
         """Bytes of the header and the buffers."""
-        total = _HEAD.size + _BUFFER.size * len(self.buffers)
-        for buffer in self.buffers:
-            total += buffer.numel() * buffer.itemsize
-        return total
+        if self._nbytes < 0:
+            total = _HEAD.size + _BUFFER.size * len(self.buffers)
+            for buffer in self.buffers:
+                total += buffer.numel() * buffer.itemsize
+            object.__setattr__(self, "_nbytes", total)  # asked for several times on its way
+        return self._nbytes
 
     @property
     def payload_nbytes(self) -> int:
@@ -120,7 +125,7 @@ class Packet:
         return b"".join(parts)
 
     def frames(self) -> list[bytes | memoryview]:
-        """Header and buffers as the frames of one message, without copying CPU buffers."""
+        """Header and buffers as the frames of one message; large CPU buffers are not copied."""
         frames: list[bytes | memoryview] = [self.header()]
         for buffer in self.buffers:
             frames.append(_as_bytes(buffer))
@@ -134,9 +139,9 @@ class Packet:
         Raises:
             InputError: frames that are not a packet of this version, naming what differs.
         """
-        head = bytes(frames[0])
+        head = frames[0]
         if len(head) < _HEAD.size or head[:2] != MAGIC:
-            raise InputError(f"not a thinwire packet: it begins {head[:4].hex()}")
+            raise InputError(f"not a thinwire packet: it begins {bytes(head[:4]).hex()}")
         _, version, kind, step, layer, num_buffers = _HEAD.unpack_from(head)
         if version != VERSION:
             raise InputError(f"packet layout version {version}, this side reads {VERSION}")
@@ -163,11 +168,14 @@ class Packet:
         return Packet(tuple(buffers), _KIND_NAMES[kind], step, layer)
 
 
-def _as_bytes(buffer: torch.Tensor) -> memoryview:
-    if buffer.numel() == 0:
-        return memoryview(b"")
+def _as_bytes(buffer: torch.Tensor) -> bytes | memoryview:
+    nbytes = buffer.numel() * buffer.itemsize
     if buffer.requires_grad or not buffer.is_contiguous() or not buffer.is_cpu:
+        if buffer.is_meta:
+            raise InputError("a packet of meta tensors has nothing to send")
         buffer = buffer.detach().contiguous().cpu()
+    if nbytes <= _COPY:
+        return ctypes.string_at(buffer.data_ptr(), nbytes)
     if buffer.dtype is torch.bfloat16:  # unknown to numpy
         buffer = buffer.view(torch.int16)
     return memoryview(buffer.numpy()).cast("B")  # pyright: ignore[reportArgumentType]

@@ -208,11 +208,10 @@ class _Rendezvous:
                 listener.bind((address, 0))
                 listener.listen(place.size)
                 cards = self._exchange(self._card(address, listener, settings))
-                self._compare(cards)
+                self._compare_hosts(cards)
                 sockets = self._connect(cards, listener)
         except RendezvousError as error:
-            self._tell_all(str(error))
-            raise
+            raise RendezvousError(self._tell_all(str(error))) from error
         names = {card.rank: f"pid {card.pid} at {card.address}" for card in cards}
         return Meeting(
             rank=place.rank, size=place.size, sockets=sockets, names=names, store=self._store
@@ -297,6 +296,8 @@ class _Rendezvous:
                         f"the ranks differ in {key}: {ours!r} on rank {first.rank} "
                         f"({first.address}), {theirs!r} on rank {card.rank} ({card.address})"
                     )
+
+    def _compare_hosts(self, cards: list[_Card]) -> None:
         hosts = dict.fromkeys(card.host for card in cards)
         unreachable = [str(card.rank) for card in cards if is_loopback(card.address)]
         if len(hosts) > 1 and unreachable:
@@ -378,11 +379,12 @@ class _Rendezvous:
         if text is not None:
             raise RendezvousError(text.decode())
 
-    def _tell_all(self, text: str) -> None:
-        """Leave the verdict; whoever hosts the store stays until the others have read it."""
+    def _tell_all(self, text: str) -> str:
+        """Leave a verdict, unless there is one, and return it; whoever hosts the store stays until
+        the others have read it."""
         store, size = self._store, self._place.size
         try:
-            store.compare_set("verdict", "", text)
+            text = store.compare_set("verdict", "", text).decode()
             store.add("told", 1)
             if self._place.rank == 0 and not self._place.agent_store:
                 present = sum(store.check([f"claim/{r}"]) for r in range(size))
@@ -391,3 +393,4 @@ class _Rendezvous:
                     time.sleep(0.02)
         except RuntimeError:
             pass  # the store is gone, and with it whoever could have read
+        return text

@@ -98,23 +98,34 @@ class SocketComm(Comm):
                 f"rank {self.rank}: post to {dst}; valid: 0..{self._station.num_endpoints - 1}, "
                 "not itself"
             )
-        if packet.is_meta:
-            raise InputError(f"rank {self.rank}: a packet of meta tensors has nothing to send")
         key = self._wire_key(tag)
         posted = Posted()
-        delay = 0.0
+        nbytes, delay = packet.nbytes, 0.0
         if self._run.faults is not None:
-            whole = tag if self._key is None else (self._key, tag)
-            ruled = self._run.faults.on_post(self.rank, dst, whole, packet.nbytes, self.now())  # pyright: ignore[reportArgumentType]
+            whole: Any = tag if self._key is None else (self._key, tag)
+            ruled = self._run.faults.on_post(self.rank, dst, whole, nbytes, self.now())
             if ruled is None:
                 posted.mark_left()
                 return posted
             delay = ruled
-        local = dst in self._station.endpoints
-        pieces = None if local else encode(PACKET, self.rank, dst, key, packet.frames())
+        station = self._station
+        pieces = None
+        if dst not in station.endpoints:
+            pieces = encode(PACKET, self.rank, dst, key, packet.frames())
+        elif packet.is_meta:
+            raise InputError("a packet of meta tensors has nothing to send")
         with self._loop.lock:
             self._check_open()
-            self._station.post(self._endpoint, dst, key, packet, pieces, posted, after, delay)
+            station.post(
+                self._endpoint,
+                dst,
+                key,
+                packet if pieces is None else pieces,
+                nbytes,
+                posted,
+                after,
+                delay,
+            )
         return posted
 
     def _wire_key(self, tag: Tag) -> bytes:
@@ -146,34 +157,44 @@ class SocketComm(Comm):
             if key in endpoint.waiters:
                 raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
             waiter = endpoint.waiters[key] = self._loop.enlist(src)
+            waiter.peek = station.handlers.get(src)
         began = time.monotonic()
-        awaited = src
+        arrival = None
         try:
             arrival = self._blocked(waiter, key, tag, began, deadline)
-            awaited = arrival.src
             return arrival
         finally:
+            awaited = src if arrival is None else arrival.src
+            counter = (
+                self.meter.local if awaited in station.endpoints else self.meter.peers[awaited]
+            )
+            counter.waited += time.monotonic() - began
             with self._loop.lock:
                 del endpoint.waiters[key]
-                meter = self.meter
-                counter = meter.local if awaited in station.endpoints else meter.peers[awaited]
-                counter.waited += time.monotonic() - began
+                if waiter.found is not None and arrival is None:
+                    endpoint.put_back(key, waiter.found)  # it came as the wait ended otherwise
 
     def _blocked(
         self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
     ) -> Arrival:
         limit = self._run.deadline if deadline is None else deadline
         warn_at = began + self._run.warn_after
+        run, program = self._run, waiter.fiber is None
         while True:
-            self._run.block(waiter, min(began + limit, warn_at))
-            if waiter.found is not None:
-                src, packet, when = waiter.found
-                return Arrival(src, tag, packet, when)
+            until = min(began + limit, warn_at)
+            if program and run.stop.since is None:
+                run.loop.drive(waiter, until)  # the usual case, without ceremony
+            else:
+                run.block(waiter, until)
             with self._loop.lock:
+                if waiter.found is not None:
+                    return Arrival(waiter.found[0], tag, waiter.found[1], waiter.found[2])
                 arrival = self._station.take(self._endpoint, waiter.src, key, tag)
                 waiter.ready = False
             if arrival is not None:
                 return arrival
+            if program and run.stop.expired():
+                raise run.stopped_error()
             elapsed = time.monotonic() - began
             if elapsed >= limit:
                 raise DeadlineError(

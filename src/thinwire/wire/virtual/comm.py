@@ -122,16 +122,17 @@ class VirtualComm(Comm):
         if not 0 <= dst < len(self._world.endpoints) or dst == self.rank:
             last = len(self._world.endpoints) - 1
             raise InputError(f"rank {self.rank}: post to {dst}; valid: 0..{last}, not itself")
-        posted = VirtualPosted()
-        nbytes = packet.nbytes if self._world.charge_headers else packet.payload_nbytes
+        world, endpoint, posted = self._world, self.endpoint, VirtualPosted()
+        nbytes = packet.nbytes if world.charge_headers else packet.payload_nbytes
         whole_tag = tag if self._key is None else (self._key, tag)
-        message = (self.endpoint, dst, packet, nbytes, whole_tag, posted)
-        held = self.endpoint.held
+        held = endpoint.held
+        if dst not in held and (after is None or self._has_left(after)):
+            world.transmit(endpoint, dst, packet, nbytes, whole_tag, posted)
+            return posted
+        message = (endpoint, dst, packet, nbytes, whole_tag, posted)
         if dst in held:
             self._hold(posted, held[dst], after, message)
-        elif after is None or self._has_left(after):
-            self._world.transmit(*message)
-        else:
+        elif after is not None:
             self._hold(posted, after, None, message)
         return posted
 
@@ -166,8 +167,8 @@ class VirtualComm(Comm):
 
     def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
-        if inside_backward():
-            refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
+        if self.in_hook or inside_backward():
+            refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})", self.in_hook)
         if self._debt:
             self._pay()
         world, endpoint = self._world, self.endpoint
@@ -181,15 +182,15 @@ class VirtualComm(Comm):
             return arrival
         if whole_tag in endpoint.waiters:
             raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
+        clock = world.clock
+        began = clock.now
         waiter = Waiter(self, src, whole_tag, self.resume)
-        endpoint.waiters[whole_tag] = waiter
+        endpoint.waiters[whole_tag] = self.waiting = waiter
         if deadline is not None:
-            world.clock.at(world.clock.now + to_ns(deadline), self._expire, waiter, deadline)
-        began = world.clock.now
-        self.waiting = waiter
+            clock.at(began + to_ns(deadline), self._expire, waiter, deadline)
         arrival = pause()
         self.waiting = None
-        now = world.clock.now
+        now = clock.now
         sender = arrival.src if arrival.__class__ is Arrival else src
         self.meter.peers[sender].waited += (now - began) / NS
         if world.spans is not None:
@@ -309,7 +310,9 @@ class VirtualTask(Task):
 
     def wait(self, deadline: float | None = None) -> Any:
         """See `Task`; joining is a wait and counts as one."""
-        refuse_in_backward(f"rank {self._rank}: waiting for task {self._key!r}")
+        refuse_in_backward(
+            f"rank {self._rank}: waiting for task {self._key!r}", self._world.running().in_hook
+        )
         if not self._done:
             self._join(deadline)
         if self._error is not None:

@@ -169,26 +169,43 @@ class _Resource:
         return self.rate if self.scale is None else self.rate * self.scale.at(now / NS)
 
 
+class _Pair:
+    """The path from one node to another, and the messages that wait for their turn on it."""
+
+    __slots__ = ("busy", "queue", "rate", "resources", "steady")
+
+    def __init__(self, resources: tuple[_Resource, ...]):
+        self.resources = resources
+        self.rate = min(r.rate for r in resources)
+        self.steady = all(r.scale is None for r in resources)
+        self.busy = False
+        self.queue: deque[_Flow] = deque()
+
+
 class _Flow:
     """A message on its way."""
 
-    __slots__ = (
-        "args", "deliver", "dst", "posted", "rate", "remaining", "resources", "since", "src",
-        "version",
-    )  # fmt: skip
+    __slots__ = ("args", "deliver", "ends", "pair", "posted", "rate", "remaining", "since",
+                 "version")  # fmt: skip
 
     def __init__(
-        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, args: Any
+        self,
+        pair: _Pair,
+        nbytes: int,
+        posted: VirtualPosted,
+        deliver: Deliver,
+        ends: tuple[int, int],
+        args: Any,
     ):
-        self.src, self.dst = src, dst
+        self.pair = pair
         self.remaining = float(nbytes)
-        self.deliver = deliver
-        self.args = args
         self.posted = posted
+        self.deliver = deliver
+        self.ends = ends
+        self.args = args
         self.rate = 0.0
         self.since = 0
         self.version = 0
-        self.resources: tuple[_Resource, ...] = ()
 
 
 class FairNetwork:
@@ -201,8 +218,7 @@ class FairNetwork:
         self._egress = [_Resource(n.egress, n.egress_scale) for n in cluster.nodes]
         self._ingress = [_Resource(n.ingress, n.ingress_scale) for n in cluster.nodes]
         self._sites: dict[tuple[str, str], _Resource] = {}
-        self._routes: dict[tuple[int, int], tuple[_Resource, ...]] = {}
-        self._pairs: dict[tuple[int, int], deque[_Flow]] = {}
+        self._pairs: dict[tuple[int, int], _Pair] = {}
         self._dirty: dict[_Resource, None] = {}
 
     def send(
@@ -214,37 +230,36 @@ class FairNetwork:
             clock = self._clock
             clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver, *args)
             return
-        flow = _Flow(src, dst, nbytes, posted, deliver, args)
-        queue = self._pairs.get((src, dst))
-        if queue is None:
-            queue = self._pairs[src, dst] = deque()
-        queue.append(flow)
-        if len(queue) == 1:
+        pair = self._pairs.get((src, dst))
+        if pair is None:
+            pair = self._pairs[src, dst] = _Pair(self._route(src, dst))
+        flow = _Flow(pair, nbytes, posted, deliver, (src, dst), args)
+        if pair.busy:
+            pair.queue.append(flow)
+        else:
+            pair.busy = True
             self._begin(flow)
 
     def _route(self, src: int, dst: int) -> tuple[_Resource, ...]:
-        found = self._routes.get((src, dst))
-        if found is None:
-            parts = [self._egress[src], self._ingress[dst]]
-            pair = self._cluster.pair_rate(src, dst)
-            if pair is not None:
-                parts.append(_Resource(pair))
-            for name, direction, rate in _site_limits(self._cluster, src, dst):
-                parts.append(self._sites.setdefault((name, direction), _Resource(rate)))
-            found = self._routes[src, dst] = tuple(parts)
-        return found
+        parts = [self._egress[src], self._ingress[dst]]
+        pair = self._cluster.pair_rate(src, dst)
+        if pair is not None:
+            parts.append(_Resource(pair))
+        for name, direction, rate in _site_limits(self._cluster, src, dst):
+            parts.append(self._sites.setdefault((name, direction), _Resource(rate)))
+        return tuple(parts)
 
     def _begin(self, flow: _Flow) -> None:
-        flow.resources = self._route(flow.src, flow.dst)
         flow.since = self._clock.now
-        alone = True
-        for resource in flow.resources:
-            alone = alone and not resource.flows and resource.scale is None
+        pair, alone = flow.pair, flow.pair.steady
+        for resource in pair.resources:
+            if resource.flows:
+                alone = False
             resource.flows[flow] = None
         if alone:
-            self._set_rate(flow, min(r.rate for r in flow.resources))
+            self._set_rate(flow, pair.rate)
         else:
-            self._mark(flow.resources)
+            self._mark(pair.resources)
 
     def _mark(self, resources: tuple[_Resource, ...]) -> None:
         """Share anew once everything that happens at this very time has happened."""
@@ -255,27 +270,30 @@ class FairNetwork:
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         now = self._clock.now
-        flow.remaining -= flow.rate * (now - flow.since) / NS
+        if flow.rate:
+            flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since) / NS)
         flow.since, flow.rate = now, rate
         flow.version += 1
         if rate > 0:
-            end = now + max(0, math.ceil(flow.remaining * NS / rate))
+            end = now + math.ceil(flow.remaining * NS / rate)
             self._clock.at(end, self._finish, flow, flow.version)
 
     def _finish(self, flow: _Flow, version: int) -> None:
         if version != flow.version:
             return
-        for resource in flow.resources:
+        pair, shared = flow.pair, False
+        for resource in pair.resources:
             del resource.flows[flow]
-        shared = tuple(r for r in flow.resources if r.flows)
+            if resource.flows:
+                shared = True
         if shared:
-            self._mark(shared)
-        queue = self._pairs[flow.src, flow.dst]
-        queue.popleft()
-        if queue:
-            self._begin(queue[0])
+            self._mark(tuple(r for r in pair.resources if r.flows))
+        if pair.queue:
+            self._begin(pair.queue.popleft())
+        else:
+            pair.busy = False
         clock = self._clock
-        clock.at(self._latencies.arrival(flow.src, flow.dst, clock.now), flow.deliver, *flow.args)
+        clock.at(self._latencies.arrival(*flow.ends, clock.now), flow.deliver, *flow.args)
         flow.posted.mark_left()
 
     def _share(self) -> None:
@@ -316,7 +334,7 @@ def _component(start: _Resource) -> tuple[dict[_Resource, None], dict[_Flow, Non
             if flow in flows:
                 continue
             flows[flow] = None
-            for resource in flow.resources:
+            for resource in flow.pair.resources:
                 if resource not in resources:
                     resources[resource] = None
                     todo.append(resource)
@@ -337,7 +355,7 @@ def _max_min(
             if flow in rates:
                 continue
             rates[flow] = rate
-            for resource in flow.resources:
+            for resource in flow.pair.resources:
                 left[resource] = max(0.0, left[resource] - rate)
                 count[resource] -= 1
     return rates

@@ -18,6 +18,7 @@ from thinwire.cluster import Cluster
 from thinwire.errors import (
     DeadlockError,
     InputError,
+    NonFiniteError,
     PeerDiedError,
     ThinwireError,
     WorkerFailedError,
@@ -99,7 +100,6 @@ class World:
         self.task_keys: list[dict[str, None]] = [{} for _ in self.endpoints]
         self.spans: list[tuple[int, str, int, int, int, int]] | None = [] if trace else None
         self._programs: dict[VirtualComm, Fiber] = {}
-        self._current: VirtualComm | None = None
         self._known_dead: PeerDiedError | None = None
         self.anyone_gone = False
 
@@ -151,19 +151,15 @@ class World:
 
     def running(self) -> VirtualComm:
         """The comm of the program that runs now."""
-        assert self._current is not None
-        return self._current
+        return next(comm for comm, fiber in self._programs.items() if fiber.running)
 
     def _resume(self, comm: VirtualComm, fiber: Fiber, value: Any) -> None:
-        outer, self._current = self._current, comm
         try:
             fiber.resume(value)
         except InjectedCrash as crash:
             self._died(comm, str(crash))
         except Exception as error:
             raise self._failure(comm, error) from error
-        finally:
-            self._current = outer
         if not fiber.alive:
             del self._programs[comm]
             self._ended(comm.endpoint)
@@ -173,6 +169,8 @@ class World:
             return self._known_dead
         if isinstance(error, WorkerFailedError):
             return error
+        if isinstance(error, NonFiniteError):  # says where by itself
+            return WorkerFailedError(comm.rank, str(error))
         where = f"{self.name(comm.rank)}, step {comm.step}, virtual time {self.elapsed:.6f} s"
         return WorkerFailedError(comm.rank, f"{where}: {type(error).__name__}: {error}")
 
@@ -195,12 +193,12 @@ class World:
             return
         src.in_flight += 1
         now = self.clock.now
-        journey = (src.node, target.node, nbytes, posted, self._deliver)
         message = (src, target, packet, nbytes, tag, now)
+        journey = (src.node, target.node, nbytes, posted, self._deliver, *message)
         if delay:
-            self.clock.at(now + to_ns(delay), self.network.send, *journey, *message)
+            self.clock.at(now + to_ns(delay), self.network.send, *journey)
         else:
-            self.network.send(*journey, *message)
+            self.network.send(*journey)
 
     def transmit_held(self, src: Endpoint, *message: Any) -> None:
         """Put a packet on the network that was held back, and counted as in flight, until now."""

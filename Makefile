@@ -1,0 +1,50 @@
+# Every target installs what it needs into .venv first, once; `make PYTHON=python3.12` names another Python.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: help compare test unit check format docs bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+compare: $(READY) ## train by six methods on a virtual office; ARGS="--cluster two-sites" changes it
+	$(BIN)/thinwire compare $(ARGS)
+
+test: $(READY) ## everything that must pass: all tests, doctests, the code in README and docs
+	$(PYTEST) -r fEs --doctest-modules tests src
+
+unit: $(READY) ## the fast tests and the doctests
+	$(PYTEST) -m "not slow and not distributed and not device" --doctest-modules tests src
+
+check: $(READY) ## format, lint, types, layers, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(MAKE) --no-print-directory unit
+
+format: $(READY) ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## write the generated pages again
+	$(BIN)/python docs/generate.py
+
+bench: $(READY) ## measure; what each states is in docs/benchmarks.md
+	@for file in benchmarks/virtual_world.py benchmarks/wire_latency.py; do \
+	    echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: ## remove what the other targets made, run folders excepted
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip installs the pins, then the package itself, editable and with nothing fetched for its build.
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -r requirements.txt
+	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+	@touch $(READY)

@@ -1,0 +1,5 @@
+"""The in-loop form: a method at work inside somebody's own training loop."""
+
+from thinwire.loop.public import Distributed, digests, distribute, finish, rank, size
+
+__all__ = ["Distributed", "digests", "distribute", "finish", "rank", "size"]

@@ -1,0 +1,216 @@
+"""What the ranks of a loop tell each other beside the method: settings, digests, who has ended."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+import torch
+
+from thinwire.errors import DeadlineError, InputError, ThinwireError
+from thinwire.wire.base import ANY, Comm, Tag
+from thinwire.wire.packet import Packet
+
+__all__ = ["Ends", "adopt", "check_digests", "compare_settings", "settings_of", "share"]
+
+Settings: TypeAlias = list[dict[str, Any]]
+
+_START = 60.0
+"""Seconds that a task may take to begin."""
+
+
+def share(comm: Comm, value: Any, tag: Tag) -> list[Any]:
+    """Every rank's value, by rank; all ranks call. Blocks.
+
+    Args:
+        comm: this rank's endpoint.
+        value: numbers, texts, lists and dicts.
+        tag: equal on all ranks.
+    """
+    packet = _packed(value)
+    others = [r for r in range(comm.size) if r != comm.rank]
+    for peer in others:
+        comm.post(peer, packet, tag)
+    found = {comm.rank: value}
+    for peer in others:
+        found[peer] = _unpacked(comm.wait(peer, tag).packet)
+    return [found[r] for r in range(comm.size)]
+
+
+def _packed(value: Any) -> Packet:
+    data = bytearray(msgspec.msgpack.encode(value))
+    return Packet((torch.frombuffer(data, dtype=torch.uint8),), kind="control")
+
+
+def _unpacked(packet: Packet | None) -> Any:
+    assert packet is not None
+    return msgspec.msgpack.decode(packet.buffers[0].numpy().tobytes())
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """The numbers, flags and texts of each parameter group; one-element tensors as numbers."""
+    return [
+        {k: plain for k, v in group.items() if (plain := _plain(v)) is not None}
+        for group in optimizer.param_groups
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 else None
+    if isinstance(value, tuple):
+        return list(value) if all(isinstance(v, (int, float)) for v in value) else None
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def adopt(optimizer: torch.optim.Optimizer, settings: Settings) -> None:
+    """Give an optimizer the settings of another rank's."""
+    for group, theirs in zip(optimizer.param_groups, settings, strict=True):
+        for key, value in theirs.items():
+            own = group.get(key)
+            if isinstance(own, torch.Tensor):
+                own.fill_(value)
+            else:
+                group[key] = tuple(value) if isinstance(own, tuple) else value
+
+
+def compare_settings(comm: Comm, optimizer: torch.optim.Optimizer) -> None:
+    """Hold the optimizers of all ranks to equal settings. Blocks.
+
+    Raises:
+        InputError: naming what differs, the ranks and their values.
+    """
+    mine = {"groups": settings_of(optimizer), "tensors with a state": len(optimizer.state)}
+    first, *others = share(comm, mine, "settings")
+    for rank, other in enumerate(others, start=1):
+        for what, a, b in _differences(first, other):
+            raise InputError(
+                f"the optimizers differ: {what} is {a!r} on rank 0 and {b!r} on rank {rank}; load "
+                "the same checkpoint on every rank, or on none"
+            )
+
+
+def _differences(first: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    if len(first["groups"]) != len(other["groups"]):
+        return [("the number of groups", len(first["groups"]), len(other["groups"]))]
+    found = [
+        (f"{key!r} of parameter group {i}", a.get(key), b.get(key))
+        for i, (a, b) in enumerate(zip(first["groups"], other["groups"], strict=True))
+        for key in {**a, **b}
+        if a.get(key) != b.get(key)
+    ]
+    counted = "tensors with a state"
+    if first[counted] != other[counted]:
+        found.append((f"the number of {counted}", first[counted], other[counted]))
+    return found
+
+
+class _Word(msgspec.Struct, array_like=True):
+    """How far a rank is: it has ended after `step` steps, or is about to complete step `step`.
+
+    `begun` is one more than `step` where an ended rank's method has begun a step in vain.
+    `settings` are those of its optimizer for that step.
+    """
+
+    ended: bool
+    step: int
+    begun: int = 0
+    settings: Settings | None = None
+
+
+class Ends:
+    """Lets loops of unequal length take equally many steps.
+
+    A rank whose loop has ended tells the others and goes on with empty steps for as long as any
+    other takes real ones. While no loop has ended nothing is sent and nobody waits: a task listens
+    beside the training, for a rank may be blocked in the very exchange that the ended one lacks.
+
+    Args:
+        comm: this rank's endpoint; size 2 or more.
+        settings: this rank's optimizer settings now.
+    """
+
+    def __init__(self, comm: Comm, settings: Callable[[], Settings]):
+        self._comm = comm
+        self._settings = settings
+        self._step = 0
+        self._watching: list[int] = []
+        self._known: dict[int, _Word] = {}
+        self._listening = threading.Event()
+        self._inner: Comm | None = None
+        comm.start(self._listen, "loop ends")
+
+    def _listen(self, comm: Comm) -> None:
+        self._inner = comm
+        self._listening.set()
+        for _ in range(comm.size - 1):
+            src = comm.wait(ANY, "ended", math.inf).src
+            # In this order, and the other way round in `begin`: no step goes unsaid.
+            self._watching.append(src)
+            if self._step:
+                self._tell([src], _Word(False, self._step, settings=self._settings()))
+
+    def _tell(self, ranks: list[int], word: _Word) -> None:
+        assert self._inner is not None
+        packet = _packed(word)
+        for rank in ranks:
+            self._inner.post(rank, packet, "word")
+
+    def begin(self, step: int) -> None:
+        """This rank is about to complete a step, counted from 1."""
+        self._step = step
+        if self._watching:
+            self._tell(self._watching, _Word(False, step, settings=self._settings()))
+
+    def leave(self, step: int, begun: int) -> None:
+        """This rank's loop has ended after so many steps."""
+        if not self._listening.wait(_START):
+            raise DeadlineError(f"rank {self._comm.rank}: the communication thread does not answer")
+        comm = self._inner
+        assert comm is not None
+        others = [r for r in range(comm.size) if r != comm.rank]
+        self._tell(others, _Word(True, step, begun))
+        for rank in others:
+            comm.post(rank, Packet((), kind="control"), "ended")
+        self._known[comm.rank] = _Word(True, step, begun)
+
+    def beyond(self, step: int) -> _Word | None:
+        """Block until some rank is known to go further than `step`, or all are known to have
+        ended there: None."""
+        comm = self._inner
+        assert comm is not None
+        while True:
+            further = [w for w in self._known.values() if w.step > step]
+            if further:
+                return min(further, key=lambda w: w.settings is None)
+            if len(self._known) == comm.size and all(w.ended for w in self._known.values()):
+                return None
+            arrival = comm.wait(ANY, "word")
+            word = msgspec.convert(_unpacked(arrival.packet), type=_Word)
+            before = self._known.get(arrival.src)
+            if before is None or not before.ended:
+                self._known[arrival.src] = word
+
+    @property
+    def begun(self) -> int:
+        """Steps that some rank's method has begun, once all have ended."""
+        return max(w.begun for w in self._known.values())
+
+
+def check_digests(comm: Comm, digest: str) -> None:
+    """Hold the replicas of all ranks to equal parameters. Blocks.
+
+    Raises:
+        ThinwireError: naming the ranks that differ from rank 0.
+    """
+    found = share(comm, digest, "digest")
+    wrong = [str(r) for r, d in enumerate(found) if d != found[0]]
+    if wrong:
+        raise ThinwireError(
+            f"the parameters of rank {', '.join(wrong)} differ from rank 0's at the end "
+            f"({', '.join(found)}): were they, the optimizer's settings or its state changed on "
+            "some ranks only?"
+        )

@@ -1,0 +1,320 @@
+"""One method at work inside one loop: when its program goes on, and how the two end."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from thinwire import collectives
+from thinwire.errors import InputError, ThinwireError
+from thinwire.fibers import Fiber, inside_backward, refuse_in_backward
+from thinwire.flat import Flat, digest
+from thinwire.loop._agree import Ends, adopt, check_digests, compare_settings, settings_of
+from thinwire.loop._body import BATCH, GRADIENT, LoopBody, ServedBody
+from thinwire.loop._refuse import optimized
+from thinwire.methods import Method
+from thinwire.wire.packet import DTYPES
+from thinwire.wire.sockets import SocketComm
+from thinwire.worker import Plan, Server, Worker
+
+__all__ = ["Loop"]
+
+_SCALED = "_step_supports_amp_scaling"
+
+_MAX_ROUNDS = 100
+"""Times that a program may ask for batches after their end before it is taken for endless."""
+
+
+class Loop:
+    """A method, the model and optimizer it works on, and the communicator.
+
+    The method's program runs in a fibre of the loop's own thread: to its first batch in `begin`;
+    on, when the model's first forward pass of a step begins and when the optimizer is called; to
+    its end in `finish`.
+
+    Args:
+        method: the training method.
+        model: the model.
+        optimizer: its optimizer; `step` and `zero_grad` of this object are replaced until the end.
+        flat: the parameters in both.
+        comm: this rank's endpoint.
+        seed: of the method's generators.
+
+    Attributes:
+        closed: whether the model and the optimizer are ordinary again.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        flat: Flat,
+        comm: SocketComm,
+        seed: int,
+    ):
+        self.method = method
+        self.model = model
+        self.optimizer = optimizer
+        self.flat = flat
+        self.comm = comm
+        self.closed = False
+        self._error: BaseException | None = None
+        self._steps = 0
+        self._num_groups = len(optimizer.param_groups)
+        used = {id(p) for p in optimized(optimizer)}
+        named = list(model.named_parameters())
+        self._frozen = [(n, p) for n, p in named if not p.requires_grad and id(p) in used]
+        self._plain_step = optimizer.step
+        self._plain_zero_grad = optimizer.zero_grad
+        self._plain_scaled = optimizer.__dict__.get(_SCALED)
+        self._plan = Plan(
+            shares=(1,) * comm.size,
+            steps=float("inf"),  # pyright: ignore[reportArgumentType]
+            speeds=(1.0,) * comm.size,
+            seed=seed,
+            evaluate_at="call",
+        )
+        self._body = LoopBody(flat, self._plan, comm, self._plain_step)
+        self._fiber = Fiber(self._program)
+        self._ends: Ends | None = None
+
+    def _program(self) -> None:
+        self.method.worker(Worker(self.comm, self._body))
+
+    # The beginning.
+
+    def begin(self) -> None:
+        """Give all ranks rank 0's model, start the servers, and run the program to its first
+        batch. Blocks."""
+        if self.comm.size > 1:
+            self._broadcast()
+        if self.comm.rank == 0:
+            for index in range(self.method.num_servers):
+                self.comm.serve(self._serve, index)
+        if self.comm.size > 1 and self.method.traits.synchronous:
+            self._ends = Ends(self.comm, lambda: settings_of(self.optimizer))
+        self._resume()
+        self._attach()
+
+    def _broadcast(self) -> None:
+        trained = {id(p) for p in self.flat.params}
+        others = [p.data for p in self.model.parameters() if id(p) not in trained]
+        tensors = [self.flat.params_P.data, *others, *self.model.buffers()]
+        for index, tensor in enumerate(tensors):
+            if tensor.dtype in DTYPES:
+                collectives.broadcast(self.comm, tensor, tag=("loop", index))
+
+    def _serve(self, comm: Any) -> None:
+        self.method.server(Server(comm, ServedBody(self.flat, self._plan, self.optimizer)))
+
+    def _attach(self) -> None:
+        """Put ourselves before the forward pass, `step` and `zero_grad`."""
+
+        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+            return self.on_step(closure)
+
+        def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+            if self.closed:
+                self._plain_zero_grad(set_to_none)
+            else:
+                self.flat.clear_grad()
+
+        # A learning-rate scheduler wraps `step` by its __func__, and marks what it has wrapped.
+        if getattr(self._plain_step, "_wrapped_by_lr_sched", False):
+            step._wrapped_by_lr_sched = True
+        self._step = types.MethodType(step, self.optimizer)
+        self._zero_grad = types.MethodType(zero_grad, self.optimizer)
+        self.optimizer.step = self._step
+        self.optimizer.zero_grad = self._zero_grad
+        self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
+        if self.comm.size > 1:
+            # GradScaler then calls `step` also where it would skip it, which would leave the other
+            # ranks waiting.
+            self.optimizer.__dict__[_SCALED] = True
+
+    # The steps.
+
+    def _resume(self, answer: Any = None) -> None:
+        try:
+            self._fiber.resume(answer)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _on_forward(self, model: nn.Module, args: Any) -> None:
+        if (
+            self._body.wants is BATCH
+            and model.training
+            and torch.is_grad_enabled()
+            and not inside_backward()
+        ):
+            self._resume(True)
+
+    def on_step(self, closure: Any) -> Any:
+        """What `optimizer.step()` does now.
+
+        Args:
+            closure: computes the loss and its gradient; called once.
+
+        Returns:
+            What the closure returned, or None.
+        """
+        if self.closed:
+            return self._plain_step(closure)
+        refuse_in_backward("optimizer.step()")
+        self._check()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.flat.collect_grad()
+        self._take_step()
+        self.optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+        return loss
+
+    def _check(self) -> None:
+        """What may have changed since `begin`."""
+        if self._error is not None:
+            raise InputError(
+                f"rank {self.comm.rank}: training has failed before: {self._error}"
+            ) from self._error
+        if not self._fiber.alive:
+            raise InputError(
+                f"rank {self.comm.rank}: the program of {type(self.method).__name__} ended by "
+                f"itself after {self._steps} steps; call tw.finish()"
+            )
+        if not self.flat.attached:
+            raise InputError(
+                "the model was moved, or its parameters replaced, since distribute(); move it "
+                "before, and load checkpoints with load_state_dict()"
+            )
+        if len(self.optimizer.param_groups) != self._num_groups:
+            raise InputError(
+                "a parameter group was added to the optimizer since distribute(); call "
+                "tw.finish() and distribute() again"
+            )
+        for name, param in self._frozen:
+            if param.requires_grad:
+                raise InputError(
+                    f"parameter {name!r} was frozen when distribute() was called and is not now; "
+                    "call tw.finish() and distribute() again on every rank"
+                )
+        if self.comm.size > 1 and "found_inf" in self.optimizer.__dict__:
+            raise InputError(
+                f"GradScaler on {self.comm.size} ranks is not supported: one rank would skip a "
+                "step alone; use bfloat16 autocast, which needs no scaling"
+            )
+
+    def _take_step(self) -> None:
+        """One step of the program with the gradient in the flat buffer."""
+        if self.comm.size > 1:
+            if not self._steps:
+                compare_settings(self.comm, self.optimizer)
+            if self._ends is not None:
+                self._ends.begin(self._steps + 1)
+        if self._body.wants is BATCH:
+            self._resume(True)
+        if self._body.wants is GRADIENT:
+            self._resume()
+        self._steps += 1
+
+    # The end.
+
+    def finish(self) -> None:
+        """Run the program to its end, together with the other ranks. Blocks.
+
+        Raises:
+            ThinwireError: what ended it otherwise; the others are told.
+        """
+        if self.closed:
+            return
+        try:
+            if self._error is not None:
+                raise self._error
+            self._run_out()
+        except BaseException as error:
+            self.close(error)
+            raise
+        self.close(None)
+
+    def _run_out(self) -> None:
+        if self.comm.size > 1 and not self._steps:
+            compare_settings(self.comm, self.optimizer)
+        if self._ends is not None:
+            self._follow(self._ends)
+        for _ in range(_MAX_ROUNDS):
+            if not self._fiber.alive:
+                break
+            self.flat.clear_grad()
+            # Without other ranks nobody has taken the step that a last forward pass began.
+            self._body.in_vain = self._body.wants is GRADIENT
+            self._resume(False)
+        else:
+            raise ThinwireError(
+                f"the program of {type(self.method).__name__} goes on asking for batches after "
+                "their end; end it when batches() gives none, or at w.plan.steps"
+            )
+        if self._ends is not None and _claims_equality(self.method):
+            check_digests(self.comm, digest(self.flat.params_P))
+
+    def _follow(self, ends: Ends) -> None:
+        """Take empty steps for as long as another rank takes real ones.
+
+        A step that was begun by a forward pass but never taken is taken by all, in vain.
+        """
+        ends.leave(self._steps, self._steps + (self._body.wants is GRADIENT))
+        while (word := ends.beyond(self._steps)) is not None:
+            if word.settings is not None:
+                adopt(self.optimizer, word.settings)
+            self._empty_step()
+        if ends.begun > self._steps:
+            self._body.in_vain = True
+            self._empty_step()
+
+    def _empty_step(self) -> None:
+        self.flat.clear_grad()
+        if self._body.wants is BATCH:
+            self._resume(True)
+        if self._body.wants is GRADIENT:
+            self._resume()
+        self._steps += 1
+
+    def close(self, error: BaseException | None) -> None:
+        """Make model and optimizer ordinary again and leave the run: with a goodbye, or telling
+        the others what went wrong."""
+        if self.closed:
+            return
+        self.closed = True
+        self._detach()
+        if error is None:
+            self.comm.__exit__(None, None, None)
+            return
+        with contextlib.suppress(Exception):
+            self._fiber.kill()
+        self.comm.__exit__(type(error), error, error.__traceback__)
+
+    def _detach(self) -> None:
+        self._forward_hook.remove()
+        own, attributes = self.optimizer, self.optimizer.__dict__
+        for name, ours, plain in (
+            ("step", self._step, self._plain_step),
+            ("zero_grad", self._zero_grad, self._plain_zero_grad),
+        ):
+            # Where somebody has wrapped ours since, it stays and passes on.
+            if attributes.get(name) is ours:
+                delattr(own, name)
+                if getattr(own, name) != plain:
+                    setattr(own, name, plain)
+        attributes.pop(_SCALED, None)
+        if self._plain_scaled is not None:
+            attributes[_SCALED] = self._plain_scaled
+
+
+def _claims_equality(method: Method) -> bool:
+    """Whether replicas are said to be equal; a method that states no traits says nothing."""
+    return type(method).traits is not Method.traits and method.traits.synchronous
