@@ -244,9 +244,9 @@ class Replica:
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
         with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "random")).active():
             self.model = learner.model()
+            self._flops = float(learner.flops_per_sample)  # counting may draw, too
         self.flat = Flat(self.model)
         self.optimizer = plan.optimizer.build(self.flat.params_P)
-        self._flops = float(learner.flops_per_sample)
         self._last_eval = 0
         self._evaluated_at_update = -1
         self._order: list[int] | None = None

@@ -126,7 +126,7 @@ class Loop:
 
         # A learning-rate scheduler wraps `step` by its __func__, and marks what it has wrapped.
         if getattr(self._plain_step, "_wrapped_by_lr_sched", False):
-            step._wrapped_by_lr_sched = True
+            step.__dict__["_wrapped_by_lr_sched"] = True
         self._step = types.MethodType(step, self.optimizer)
         self._zero_grad = types.MethodType(zero_grad, self.optimizer)
         self.optimizer.step = self._step

@@ -139,6 +139,8 @@ def run_here(request: Running) -> int:
     task.train_data()
     threads = _use_threads(job.train.threads)
     ready = _Ready(request, job, task, job.plan(task.num_train), threads)
+    # torch imports its compiler with the first optimizer: seconds that are not the training's.
+    ready.plan.optimizer.build(torch.nn.Parameter(torch.zeros(1)))
     joined = connect(
         deadline=job.wire.deadline,
         warn_after=job.wire.warn_after,

@@ -221,7 +221,9 @@ def assign(
     used: set[str] = set()
     out = []
     for spec in specs:
-        train = {**recipes.get(spec.name, {}), **recipes.get(spec.label, {})}
+        train = {}
+        for name in ("*", spec.name, spec.label):
+            train.update(recipes.get(name, {}))
         settings: dict[str, Any] = {}
         wire: dict[str, Any] = {}
         for key in sorted(given, key=lambda key: _specificity(spec, key)):

@@ -39,11 +39,12 @@ class Normalize(nn.Module):
 def digits_cnn() -> nn.Module:
     """Three convolutions and a classifier for 1×8×8 floats: 22,954 parameters, 460,416 MACs.
 
-    No normalisation layers, so that it has no state beside its parameters. It does 20 MACs per
-    parameter, a small convolutional net's ratio of computation to traffic: its dense gradient
-    (92 kB) takes a 100 Mbit/s link 7 ms, computing it for 16 samples a desktop's core 3 to 9 ms.
+    No normalisation layers, so that it has no state beside its parameters; He's initialisation lets
+    it learn from the first step all the same. It does 20 MACs per parameter, a small convolutional
+    net's ratio of computation to traffic: its dense gradient (92 kB) takes a 100 Mbit/s link 7 ms,
+    computing it for 8 samples a desktop's core 2 to 5 ms.
     """
-    return nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1),
@@ -57,6 +58,11 @@ def digits_cnn() -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, 10),
     )
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return model
 
 
 def fashion_cnn() -> nn.Module:

@@ -1,0 +1,192 @@
+"""Compiled loops. Every one has an explicit signature, so that it is compiled when this module is
+first imported and never later; the result is kept on disk. All run without the interpreter's lock.
+
+`contract` lets a product and a sum become one instruction where the processor has it, which is what
+torch's own `add_(x, alpha=...)` does: the results are the same to the bit. `reassoc` is only for
+counting: sums of ones are exact in any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+__all__ = ["accumulate", "count_beyond", "rice_pack", "rice_parameters", "rice_unpack"]
+
+SCAN = 128
+"""Elements of which it is first counted whether any is a candidate, then which."""
+
+
+def _compiled(signature: str) -> Any:
+    fast = {"contract", "reassoc"}
+    return numba.njit(signature, cache=True, nogil=True, fastmath=fast, error_model="numpy")
+
+
+@_compiled("float32(float32[::1], float32)")
+def count_beyond(x, limit):
+    """How many elements are not below the limit in magnitude, NaN included; zero exactly if none.
+
+    Counted in float32, lanes as wide as the elements', so that the loop vectorises.
+    """
+    count = np.float32(0)
+    for i in range(x.size):
+        count += np.float32(0) if abs(x[i]) < limit else np.float32(1)
+    return count
+
+
+@_compiled("float32(float32[::1], float32[::1], float32, float32)")
+def _add_and_count(memory, grad, scale, threshold):
+    count = np.float32(0)
+    for i in range(memory.size):
+        total = memory[i] + scale * grad[i]
+        memory[i] = total
+        count += np.float32(0) if abs(total) < threshold else np.float32(1)
+    return count
+
+
+@_compiled("int64(float32[::1], float32[::1], float32, float32, int64, int32[::1], float32[::1])")
+def accumulate(memory, grad, scale, threshold, offset, index, value):
+    """Add `scale · grad` to the memory and collect what is not below the threshold, NaN included.
+
+    Args:
+        memory: float32, changed in place.
+        grad: float32, of the same size.
+        scale: float32.
+        threshold: of magnitudes.
+        offset: added to the indices.
+        index: receives the candidates' indices, as many as there is room for.
+        value: receives the candidates' values; as long.
+
+    Returns:
+        How many candidates there are, also when there is no room for all.
+    """
+    found = 0
+    for base in range(0, memory.size, SCAN):
+        # Slices, because a start other than zero keeps the loop from being vectorised.
+        part = memory[base : base + SCAN]
+        if _add_and_count(part, grad[base : base + SCAN], scale, threshold) == 0:
+            continue
+        for i in range(part.size):
+            if not (abs(part[i]) < threshold):
+                if found < index.size:
+                    index[found] = offset + base + i
+                    value[found] = part[i]
+                found += 1
+    return found
+
+
+@_compiled("int64(int64[::1], int64, int64, int64)")
+def _quotients(gaps, start, stop, parameter):
+    total = 0
+    for i in range(start, stop):
+        total += gaps[i] >> parameter
+    return total
+
+
+@_compiled("void(int64[::1], int64, int64[::1], int64[::1])")
+def rice_parameters(gaps, block, parameters, quotients):
+    """The best parameter of each block of gaps, the smallest of equally good ones.
+
+    The cost is convex in the parameter, for halving once more saves less each time; so walking
+    downhill finds the best.
+
+    Args:
+        gaps: >= 0.
+        block: gaps to a block.
+        parameters: a block's parameter, written.
+        quotients: a block's sum of quotients, written.
+    """
+    parameter = 0
+    for b in range(parameters.size):
+        start, stop = b * block, min((b + 1) * block, gaps.size)
+        num = stop - start
+        total = _quotients(gaps, start, stop, parameter)
+        while parameter > 0:
+            less = _quotients(gaps, start, stop, parameter - 1)
+            if less - num > total:
+                break
+            total, parameter = less, parameter - 1
+        while True:
+            more = _quotients(gaps, start, stop, parameter + 1)
+            if more + num >= total:
+                break
+            total, parameter = more, parameter + 1
+        parameters[b], quotients[b] = parameter, total
+
+
+@_compiled("void(int64[::1], int64, int64[::1], uint8[::1], uint8[::1])")
+def rice_pack(gaps, block, parameters, low, unary):
+    """Write the gaps' remainders and their quotients in unary.
+
+    Args:
+        gaps: >= 0.
+        block: gaps to a block.
+        parameters: bits of remainder, by block.
+        low: receives the remainders; exactly as long as they need.
+        unary: zeros; receives a one after as many zeros as the quotient says.
+    """
+    held, num_held, at, position = np.uint64(0), 0, 0, 0
+    for i in range(gaps.size):
+        bits = parameters[i // block]
+        mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+        held |= (np.uint64(gaps[i]) & mask) << np.uint64(num_held)
+        num_held += bits
+        while num_held >= 8:
+            low[at] = np.uint8(held & np.uint64(255))
+            held >>= np.uint64(8)
+            num_held -= 8
+            at += 1
+        position += gaps[i] >> bits
+        unary[position >> 3] |= np.uint8(1 << (position & 7))
+        position += 1
+    if num_held:
+        low[at] = np.uint8(held)
+
+
+@_compiled("boolean(uint8[::1], uint8[::1], int64, int64[::1], int64, int64[::1])")
+def rice_unpack(low, unary, block, parameters, numel, index):
+    """Read what `rice_pack` wrote, as indices.
+
+    Args:
+        low: remainders.
+        unary: quotients.
+        block: gaps to a block.
+        parameters: bits of remainder, by block, each 0..40.
+        numel: above every index.
+        index: receives the indices.
+
+    Returns:
+        Whether everything was as it must be; nothing is read or written out of range.
+    """
+    held, num_held, at, position, previous = np.uint64(0), 0, 0, 0, -1
+    end = unary.size * 8
+    for i in range(index.size):
+        bits = parameters[i // block]
+        while num_held < bits:
+            if at >= low.size:
+                return False
+            held |= np.uint64(low[at]) << np.uint64(num_held)
+            num_held += 8
+            at += 1
+        remainder = np.int64(held & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)))
+        held >>= np.uint64(bits)
+        num_held -= bits
+        start = position
+        while True:
+            if position >= end:
+                return False
+            if (unary[position >> 3] >> (position & 7)) & 1:
+                break
+            position += 1
+        if position - start > numel >> bits:
+            return False
+        previous += ((position - start) << bits) + remainder + 1
+        position += 1
+        if previous >= numel:
+            return False
+        index[i] = previous
+    if at != low.size or held != 0 or end - position >= 8:
+        return False
+    return end == position or unary[position >> 3] >> (position & 7) == 0
