@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCHMARKS := $(filter-out benchmarks/netns.py benchmarks/tune.py,$(wildcard benchmarks/*.py))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help compare test unit check format docs bench clean
@@ -33,9 +34,8 @@ format: $(READY) ## put the code into shape
 docs: $(READY) ## write the generated pages again
 	$(BIN)/python docs/generate.py
 
-bench: $(READY) ## measure; what each states is in docs/benchmarks.md
-	@for file in benchmarks/virtual_world.py benchmarks/wire_latency.py; do \
-	    echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: $(READY) ## measure: virtual world, real wire and the rest, each beside what it is compared with
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean: ## remove what the other targets made, run folders excepted
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

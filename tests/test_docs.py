@@ -83,11 +83,13 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch) -> Path:
-    """An empty folder to work in, which is on Python's path."""
+def desk(tmp_path, monkeypatch) -> Iterator[Path]:
+    """An empty folder to work in, on Python's path; what is imported from it is forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
 
 
 @pytest.mark.parametrize("page", with_kind("python"), ids=name_of)
@@ -98,6 +100,8 @@ def test_the_code_of_a_page_runs(page: Path, desk: Path, monkeypatch):
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     parser = doctest.DocTestParser()
     for block in blocks(page):
+        if block.file:
+            (desk / block.file).write_text(block.text)
         if block.kind != "python" or block.skip:
             continue
         if ">>>" in block.text:

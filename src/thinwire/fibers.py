@@ -121,6 +121,11 @@ class Fiber:
             if self._state != self._outer:
                 _set_torch_state(self._outer, self._state)
 
+    def resume_anywhere(self, value: Any = None) -> Any:
+        """As `resume`, for a resumer whose grad mode and autocast may be others by now."""
+        self._outer = _torch_state()
+        return self.resume(value)
+
     def kill(self) -> None:
         """End a paused program by raising `FiberExit` in it; its `finally` blocks run."""
         if self._greenlet and not self._greenlet.dead:

@@ -83,6 +83,7 @@ class Flat:
             layers.append(Layer(name, start, stop))
             start = stop
         self.layers: tuple[Layer, ...] = tuple(layers)
+        self._places = (self._params[0].data_ptr(), self._params[-1].data_ptr())
 
     @property
     def params(self) -> Sequence[nn.Parameter]:
@@ -93,10 +94,8 @@ class Flat:
     def attached(self) -> bool:
         """Whether the model still uses these vectors, as far as its first and last parameter tell;
         moving it to another device or dtype gives it others."""
-        return all(
-            self._params[i].data_ptr() == self.params_P[self.layers[i].start :].data_ptr()
-            for i in (0, -1)
-        )
+        first, last = self._places
+        return self._params[0].data_ptr() == first and self._params[-1].data_ptr() == last
 
     def clear_grad(self) -> None:
         """Zero the gradients and make the next backward accumulate into `grad_P`."""
@@ -130,7 +129,7 @@ class Flat:
                 )
             else:
                 view.copy_(grad)
-        self.bind_grad()
+            param.grad = view if param.requires_grad else None
 
     def non_finite_layer(self) -> str | None:
         """The first layer whose gradient is NaN or infinite somewhere; None if all are finite."""

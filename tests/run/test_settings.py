@@ -60,7 +60,8 @@ def test_an_assignment_without_key_or_value_shows_the_form(text):
 def test_a_file_has_the_keys_of_set_as_tables(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text(
-        'train = { lr = 0.1 }\n[wire]\nlink_model = "queue"\n["ssgd accumulate=8".train]\nbatch = 4\n'
+        'train = { lr = 0.1 }\n[wire]\nlink_model = "queue"\n'
+        '["ssgd accumulate=8".train]\nbatch = 4\n'
     )
     assert read_settings(file) == {
         "train.lr": 0.1,
@@ -133,8 +134,9 @@ def test_a_setting_without_a_value_is_not_taken_for_a_module():
         ("X = 3\n", "X is no class derived from Method"),
         ("from thinwire import Method\nclass X(Method): pass\n", "missing: worker"),
         (
-            "from thinwire import Method\nclass X(Method):\n    def worker(self, w): pass\n",
-            "dataclass",
+            "from thinwire import Method\nclass X(Method):\n    h: int = 1\n"
+            "    def worker(self, w): pass\n",
+            "put @dataclass",
         ),
     ],
 )
@@ -163,6 +165,12 @@ def test_a_recipe_holds_where_nothing_is_given():
     )
     assert (plain.lr, accumulating.lr, other.lr) == (0.2, 0.3, TrainSettings().lr)
     assert plain.batch == accumulating.batch == other.batch == 5
+
+
+def test_a_recipe_for_all_methods_gives_way_to_their_own():
+    recipes = {"*": {"lr": 0.1, "batch": 4}, "ssgd": {"lr": 0.2}}
+    ssgd, topk = (a.train for a in assigned("ssgd,topk", None, recipes))
+    assert (ssgd.lr, ssgd.batch, topk.lr, topk.batch) == (0.2, 4, 0.1, 4)
 
 
 @pytest.mark.parametrize("turned", [False, True])

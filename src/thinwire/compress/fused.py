@@ -1,10 +1,10 @@
 """Error feedback and selection in one pass over the memory.
 
-On the CPU a float32 vector is read three times less than by the separate steps: the gradient once to
-see that all of it is finite, then gradient and memory together, when the sum is written and the
-elements above a threshold are collected. The threshold comes from a sample of the sum; the k largest
-are found among the collected, and among all when the sample misled. A first look at the gradient
-costs a third of the fused pass; undoing that pass would need a second memory.
+On the CPU two passes do for a float32 vector: one over the gradient, to see that all of it is
+finite, and one over gradient and memory together, which writes the sum and collects the elements
+above a threshold. The threshold comes from a sample of the sum; the k largest are found among the
+collected, or among all when the sample misled. The look ahead moves a third of the bytes of the
+other pass; undoing that one would need a second memory.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ PART = 1 << 18
 """Elements below which a thread of its own costs more than it saves."""
 
 
-def prepare() -> None:
-    """Load the compiled kernels now, so that nothing is loaded or compiled in a timed step."""
-    kernels()
+def prepare(memory: torch.Tensor) -> None:
+    """Load the compiled kernels now if `accumulate_and_select` will use them on this memory, so
+    that no timed step waits for it: a second for each process, and half a minute where nothing has
+    been compiled yet."""
+    _compiled(memory)
+
+
+def _compiled(memory: torch.Tensor) -> bool:
+    suited = memory.dtype == torch.float32 and memory.device.type == "cpu"
+    return suited and SAMPLE_FROM <= memory.numel() <= 2**31 and kernels() is not None
 
 
 def accumulate_and_select(
@@ -81,8 +88,7 @@ def accumulate_and_select(
         raise InputError(f"num_threads = {num_threads!r}; it must be >= 1")
     if flat.is_meta:
         return select_top(flat, k)
-    plain = flat.dtype != torch.float32 or flat.device.type != "cpu" or kernels() is None
-    if plain or not SAMPLE_FROM <= numel <= 2**31:
+    if not _compiled(flat):
         _refuse_bad_sum(flat, grad, scale)
         return _select(flat.add_(grad, alpha=scale), k)
     ranges = _ranges(numel, threads)

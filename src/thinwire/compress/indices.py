@@ -1,7 +1,7 @@
 """Sorted indices in about as few bytes as there is information in them.
 
-Golomb-Rice coding of the gaps: a gap is cut into `parameter` low bits and a quotient in unary, which
-is within a few hundredths of a bit of the entropy of a uniformly drawn set. Layers differ in how
+Golomb-Rice coding of the gaps: a gap is cut into `parameter` low bits and a quotient in unary,
+which is within an eighth of a bit of the entropy of a uniformly drawn set. Layers differ in how
 densely they are kept, so a parameter for each block of 128 gaps is tried as well, and the smaller
 code by exact size is taken. Elias-Fano coding is not offered because it never is smaller: with the
 same low bits its unary part spends `last >> parameter` zeros, which is at least the sum of
@@ -89,7 +89,9 @@ def decode_indices(code: torch.Tensor, numel: int) -> torch.Tensor:
     """
     _check_numel(numel)
     if code.dtype != torch.uint8 or code.dim() != 1 or code.is_meta:
-        raise InputError(f"a code of indices is 1-D uint8 with data, not {code.dtype}, {code.dim()}-D")
+        raise InputError(
+            f"a code of indices is 1-D uint8 with data, not {code.dtype}, {code.dim()}-D"
+        )
     data = code.detach().contiguous().numpy()
     scheme, parameter, count, at = _read_head(data, numel)
     if scheme == _TRIVIAL:
@@ -146,9 +148,7 @@ class _Plan:
         self.parameters = np.empty(-(-gaps.size // block), np.int64)
         quotients = np.empty_like(self.parameters)
         native = kernels()
-        (native.rice_parameters if native else _parameters)(
-            gaps, block, self.parameters, quotients
-        )
+        (native.rice_parameters if native else _parameters)(gaps, block, self.parameters, quotients)
         self.low_nbytes = -(-_low_bits(self.parameters, block, gaps.size) // 8)
         self.unary_nbytes = -(-(gaps.size + int(quotients.sum())) // 8)
 

@@ -112,13 +112,13 @@ class _Word(msgspec.Struct, array_like=True):
     """How far a rank is: it has ended after `step` steps, or is about to complete step `step`.
 
     `begun` is one more than `step` where an ended rank's method has begun a step in vain.
-    `settings` are those of its optimizer for that step.
+    `settings` are its optimizer's at that moment.
     """
 
     ended: bool
     step: int
-    begun: int = 0
-    settings: Settings | None = None
+    begun: int
+    settings: Settings
 
 
 class Ends:
@@ -139,6 +139,7 @@ class Ends:
         self._step = 0
         self._watching: list[int] = []
         self._known: dict[int, _Word] = {}
+        self._settings_at: dict[int, Settings] = {}
         self._listening = threading.Event()
         self._inner: Comm | None = None
         comm.start(self._listen, "loop ends")
@@ -151,7 +152,7 @@ class Ends:
             # In this order, and the other way round in `begin`: no step goes unsaid.
             self._watching.append(src)
             if self._step:
-                self._tell([src], _Word(False, self._step, settings=self._settings()))
+                self._tell([src], self._going())
 
     def _tell(self, ranks: list[int], word: _Word) -> None:
         assert self._inner is not None
@@ -163,7 +164,10 @@ class Ends:
         """This rank is about to complete a step, counted from 1."""
         self._step = step
         if self._watching:
-            self._tell(self._watching, _Word(False, step, settings=self._settings()))
+            self._tell(self._watching, self._going())
+
+    def _going(self) -> _Word:
+        return _Word(False, self._step, self._step, self._settings())
 
     def leave(self, step: int, begun: int) -> None:
         """This rank's loop has ended after so many steps."""
@@ -172,27 +176,35 @@ class Ends:
         comm = self._inner
         assert comm is not None
         others = [r for r in range(comm.size) if r != comm.rank]
-        self._tell(others, _Word(True, step, begun))
+        own = self._known[comm.rank] = _Word(True, step, begun, self._settings())
+        self._tell(others, own)
         for rank in others:
             comm.post(rank, Packet((), kind="control"), "ended")
-        self._known[comm.rank] = _Word(True, step, begun)
 
-    def beyond(self, step: int) -> _Word | None:
-        """Block until some rank is known to go further than `step`, or all are known to have
-        ended there: None."""
+    def beyond(self, step: int) -> bool:
+        """Block until it is known whether some rank goes further than `step`."""
         comm = self._inner
         assert comm is not None
-        while True:
-            further = [w for w in self._known.values() if w.step > step]
-            if further:
-                return min(further, key=lambda w: w.settings is None)
+        while all(w.step <= step for w in self._known.values()):
             if len(self._known) == comm.size and all(w.ended for w in self._known.values()):
-                return None
+                return False
             arrival = comm.wait(ANY, "word")
             word = msgspec.convert(_unpacked(arrival.packet), type=_Word)
+            if not word.ended:
+                self._settings_at[word.step] = word.settings
             before = self._known.get(arrival.src)
             if before is None or not before.ended:
                 self._known[arrival.src] = word
+        return True
+
+    def settings_at(self, step: int) -> Settings:
+        """The optimizer settings of a rank that went so far, for that step."""
+        return self._settings_at.get(step) or self.last.settings
+
+    @property
+    def last(self) -> _Word:
+        """The word of the lowest rank of those that went furthest, as far as known."""
+        return max(sorted(self._known.items()), key=lambda item: item[1].step)[1]
 
     @property
     def begun(self) -> int:

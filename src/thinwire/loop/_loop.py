@@ -141,7 +141,7 @@ class Loop:
 
     def _resume(self, answer: Any = None) -> None:
         try:
-            self._fiber.resume(answer)
+            self._fiber.resume_anywhere(answer)
         except BaseException as error:
             self._error = error
             raise
@@ -268,10 +268,11 @@ class Loop:
         A step that was begun by a forward pass but never taken is taken by all, in vain.
         """
         ends.leave(self._steps, self._steps + (self._body.wants is GRADIENT))
-        while (word := ends.beyond(self._steps)) is not None:
-            if word.settings is not None:
-                adopt(self.optimizer, word.settings)
+        while ends.beyond(self._steps):
+            adopt(self.optimizer, ends.settings_at(self._steps + 1))
             self._empty_step()
+        # A method may apply something after the last step.
+        adopt(self.optimizer, ends.last.settings)
         if ends.begun > self._steps:
             self._body.in_vain = True
             self._empty_step()

@@ -27,7 +27,9 @@ class Alone(Method):
         venue="Annals of Mathematical Statistics 22(3)",
         year=1951,
     )
-    traits: ClassVar[Traits] = Traits(traffic="0", staleness="0", workers="fastest")
+    traits: ClassVar[Traits] = Traits(
+        traffic="0", staleness="0", synchronous=True, agree=True, workers="fastest"
+    )
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""

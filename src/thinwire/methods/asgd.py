@@ -40,7 +40,7 @@ class ASGD(Method):
         year=2012,
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="4·m up, 4·m down", staleness="P−1 updates on average", synchronous=False,
+        traffic="4·m up, 4·m down", staleness="P−1 updates on average",
         evaluate_at="call",
     )  # fmt: skip
     num_servers: ClassVar[int] = 1

@@ -45,8 +45,9 @@ class Traits:
         staleness: how old the parameters are that a gradient was taken at.
         kind: "at-step" (talks between backward and the optimizer) or "overlapped" (during
             backward).
-        synchronous: whether all replicas are equal after each round and runs repeat bit for bit
-            on the real wire.
+        synchronous: whether who talks to whom, and in which order it is taken in, doesn't depend
+            on timing: then real runs repeat bit for bit, and equal the virtual one.
+        agree: whether all replicas end with equal parameters.
         workers: "all", or "fastest": only the fastest node works.
         evaluate_at: see `thinwire.worker.Plan`.
     """
@@ -54,7 +55,8 @@ class Traits:
     traffic: str
     staleness: str
     kind: Literal["at-step", "overlapped"] = "at-step"
-    synchronous: bool = True
+    synchronous: bool = False
+    agree: bool = False
     workers: Literal["all", "fastest"] = "all"
     evaluate_at: Literal["batch", "call"] = "batch"
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving
-from thinwire.compress import num_kept, select_top
+from thinwire.compress import accumulate_and_select, num_kept, prepare
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
@@ -55,7 +55,10 @@ class GTopK(Method):
         url="https://arxiv.org/abs/1901.04359",
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="16·k·log2 P on the critical path", staleness="0; unsent entries wait"
+        traffic="16·k·log2 P on the critical path",
+        staleness="0; unsent entries wait",
+        synchronous=True,
+        agree=True,
     )
 
     def __post_init__(self) -> None:
@@ -68,10 +71,9 @@ class GTopK(Method):
         numel = w.params.numel()
         k = num_kept(self.density, numel)
         memory = torch.zeros_like(w.params)
+        prepare(memory)
         for batch in w.batches():
-            memory.add_(w.gradient(batch), alpha=batch.weight)
-            own = select_top(memory, k)
-            own.zero_in(memory)
+            own = accumulate_and_select(memory, w.gradient(batch), batch.weight, k)
             w.comm.spend(selection_work(numel))
             chosen = self._exchange(w, own, k, memory)
             w.comm.spend(scatter_work(len(chosen)))

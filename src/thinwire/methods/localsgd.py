@@ -44,7 +44,11 @@ class LocalSGD(Method):
         url="https://arxiv.org/abs/1805.09767",
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="8·m·(P−1)/P / every", staleness="up to `every` local steps", evaluate_at="call"
+        traffic="8·m·(P−1)/P / every",
+        staleness="up to `every` local steps",
+        synchronous=True,
+        agree=True,
+        evaluate_at="call",
     )
 
     def __post_init__(self) -> None:

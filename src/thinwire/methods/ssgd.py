@@ -43,7 +43,7 @@ class SSGD(Method):
         url="https://arxiv.org/abs/1604.00981",
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="8·m·(P−1)/P, every `accumulate` steps", staleness="0"
+        traffic="8·m·(P−1)/P, every `accumulate` steps", staleness="0", synchronous=True, agree=True
     )
 
     def __post_init__(self) -> None:
@@ -58,8 +58,14 @@ class SSGD(Method):
             total.add_(w.gradient(batch), alpha=batch.weight)
             pending += 1
             if pending == self.accumulate:
-                w.apply(w.all_reduce(total).div_(pending))
+                w.apply(_mean(w, total, pending))
                 total.zero_()
                 pending = 0
         if pending:
-            w.apply(w.all_reduce(total).div_(pending))
+            w.apply(_mean(w, total, pending))
+
+
+def _mean(w: Worker, total: torch.Tensor, steps: int) -> torch.Tensor:
+    """Over the workers and over the steps in the total."""
+    mean = w.all_reduce(total)
+    return mean if steps == 1 else mean.div_(steps)

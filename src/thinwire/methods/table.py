@@ -61,7 +61,7 @@ def load_method(name: str) -> type[Method]:
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise InputError(f"method = {name!r}: these methods are missing: {missing}")
-    if not dataclasses.is_dataclass(found):
+    if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
         raise InputError(f"method = {name!r}: put @dataclass(frozen=True, kw_only=True) above it")
     return found
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from thinwire.collectives import all_gather_sparse, sum_sparse
-from thinwire.compress import num_kept, select_top
+from thinwire.compress import accumulate_and_select, num_kept, prepare
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -44,7 +44,9 @@ class TopK(Method):
         year=2017,
         url="https://arxiv.org/abs/1704.05021",
     )
-    traits: ClassVar[Traits] = Traits(traffic="8·k·(P−1)", staleness="0; unsent entries wait")
+    traits: ClassVar[Traits] = Traits(
+        traffic="8·k·(P−1)", staleness="0; unsent entries wait", synchronous=True, agree=True
+    )
 
     def __post_init__(self) -> None:
         num_kept(self.density, 1)
@@ -54,10 +56,9 @@ class TopK(Method):
         numel = w.params.numel()
         k = num_kept(self.density, numel)
         memory = torch.zeros_like(w.params)
+        prepare(memory)
         for batch in w.batches():
-            memory.add_(w.gradient(batch), alpha=batch.weight)
-            own = select_top(memory, k)
-            own.zero_in(memory)
+            own = accumulate_and_select(memory, w.gradient(batch), batch.weight, k)
             w.comm.spend(selection_work(numel))
             sets = all_gather_sparse(w.comm, own)
             w.comm.spend(scatter_work(sum(map(len, sets))))

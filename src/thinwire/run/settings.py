@@ -116,7 +116,7 @@ class MethodSpec:
         parts = text.strip().split(":")
         name = ":".join(p for p in parts if "=" not in p)
         settings = dict(_assignment(p) for p in parts if "=" in p)
-        if not name:
+        if not name.strip(": "):
             raise InputError(f"method {text!r}: a name is needed, as in ssgd:accumulate=8")
         return MethodSpec(name=name, settings=settings)
 

@@ -45,6 +45,7 @@ class Endpoint:
 
     Attributes:
         gone: "" while it lives, then "finished" or "died".
+        missed: whether the others have noticed that it died.
         in_flight: messages posted here that have not arrived yet.
         held: by destination, the last packet that waits for an earlier one to leave.
     """
@@ -56,6 +57,7 @@ class Endpoint:
         self.boxes: dict[Any, deque[Arrival]] = {}
         self.waiters: dict[Any, Waiter] = {}
         self.gone = ""
+        self.missed = False
         self.in_flight = 0
         self.held: dict[int, Posted] = {}
         self.programs = 0

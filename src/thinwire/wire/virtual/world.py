@@ -236,7 +236,8 @@ class World:
     def departed(self, rank: int) -> bool:
         """Whether nothing more can come from `rank`."""
         endpoint = self.endpoints[rank]
-        return bool(endpoint.gone) and endpoint.in_flight == 0
+        known = endpoint.gone == "finished" or endpoint.missed
+        return known and endpoint.in_flight == 0
 
     def check_losses(self, rank: int) -> None:
         """Raise what a wait of `rank` must raise because a peer has died."""
@@ -260,6 +261,7 @@ class World:
         self.clock.at(self.clock.now + to_ns(DETECTION), self._notice, endpoint, why)
 
     def _notice(self, dead: Endpoint, why: str) -> None:
+        dead.missed = True
         if self.losses == "elastic":
             self._announce(dead)
             return
