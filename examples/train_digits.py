@@ -20,11 +20,14 @@ def main() -> None:
     parser.add_argument("--method", default="ssgd")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="samples of one rank's step")
+    parser.add_argument("--momentum", type=float, default=0.9, help="0 suits asgd better")
     args = parser.parse_args()
 
     rows, labels = load_digits(return_X_y=True)
     x = torch.as_tensor(rows).float().div(16).view(-1, 1, 8, 8)
     y = torch.as_tensor(labels)
+    shuffled = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    x, y = x[shuffled], y[shuffled]
     x_train, y_train, x_test, y_test = x[:1437], y[:1437], x[1437:], y[1437:]
 
     torch.manual_seed(0)
@@ -37,7 +40,7 @@ def main() -> None:
         nn.ReLU(),
         nn.Linear(64, 10),
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=args.momentum)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
     model, optimizer = tw.distribute(model, optimizer, method=args.method)  # thinwire, 2
 

@@ -165,7 +165,7 @@ def test_two_processes_end_as_the_virtual_run_does_and_leave_a_report(tmp_path):
     run = only_run(tmp_path / "out")
     expected = virtual_end("ssgd", 2)
     assert run.end is not None
-    assert (run.start.mode, run.start.nodes) == ("real", ["desk-1", "desk-2"])
+    assert (run.start.mode, run.start.nodes) == ("real", ["desk-0", "desk-1"])
     assert (run.end.status, run.end.agree) == ("ok", True)
     assert (run.end.digest, run.end.sent) == (expected.digest, expected.sent)
     assert run.end.messages == expected.messages
@@ -238,7 +238,7 @@ def test_a_killed_rank_is_named_by_every_survivor_and_blamed(tmp_path):
     pid = (tmp_path / "pid2").read_text()
     told = f"rank 2 (pid {pid} at 127.0.0.1) died"
     assert len([s for s in named_within(done, tmp_path, told) if s < 5]) >= 3, done.err
-    waiting = re.findall(rf"error: {re.escape(told)}.*; rank (\d) ", done.err)
+    waiting = re.findall(rf"error: {re.escape(told)}.*; rank (\d)\b", done.err)
     assert sorted(waiting) == ["0", "1", "3"], done.err
     assert blamed(done.err) == 2
     assert "SIGABRT" not in done.err

@@ -126,9 +126,9 @@ class QSGD(Codec):
         # A bucket of zeros has level 0 everywhere.
         share = rows / torch.where(norm == 0, torch.inf, norm)[:, None]
         drawn = torch.rand(rows.shape, generator=generator).to(flat.device)
-        level = (share.abs() * self._top + drawn).floor_().clamp_(max=self._top)
-        signed = torch.where(rows < 0, -level, level) + self._top
-        return signed.view(-1)[: flat.numel()].to(torch.uint8), norm
+        # Rounding down after adding 0..1 goes to either neighbour with the right mean, also below 0.
+        level = share.mul_(self._top).add_(drawn).floor_().clamp_(-self._top, self._top)
+        return level.add_(self._top).view(-1)[: flat.numel()].to(torch.uint8), norm
 
     @property
     def _top(self) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from thinwire.collectives.sparse import Sparse, index_dtype
 from thinwire.compress.base import Codec, Traits
 from thinwire.compress.entries import entries_of, entries_packet
-from thinwire.compress.topk import check_density, num_kept
+from thinwire.compress.topk import BLOCK, check_density, num_kept
 from thinwire.compress.values import finite_flat
 from thinwire.errors import InputError
 from thinwire.wire.packet import Packet
@@ -25,7 +26,13 @@ def at_least(flat: torch.Tensor, magnitude: float) -> Sparse:
         flat: P values, 1-D float32, finite, on any device.
         magnitude: >= 0.
     """
-    index = (flat.abs() >= magnitude).nonzero().view(-1)
+    if flat.device.type == "cpu":
+        values, found = flat.numpy(), [np.empty(0, np.int64)]
+        for start in range(0, values.size, BLOCK):  # which stays in a core's cache
+            found.append(np.flatnonzero(np.abs(values[start : start + BLOCK]) >= magnitude) + start)
+        index = torch.from_numpy(np.concatenate(found))
+    else:
+        index = (flat.abs() >= magnitude).nonzero().view(-1)
     return Sparse(index.to(index_dtype(flat.numel())).cpu(), flat[index].cpu(), flat.numel())
 
 

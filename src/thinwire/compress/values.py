@@ -88,18 +88,23 @@ def narrow_by_chance(
     """
     if value.is_meta:
         return narrow(value, form)
+    if form == "bf16":
+        # bfloat16 is the upper half of float32, so adding to the lower half carries by chance.
+        lower = torch.randint(0, 1 << 16, value.shape, generator=generator, dtype=torch.int32)
+        bits = _within(value, torch.bfloat16).view(torch.int32) + lower.to(value.device)
+        return ((bits >> 16).to(torch.int16).view(torch.bfloat16),)
     drawn = torch.rand(value.shape, generator=generator).to(value.device)
     if form == "int8":
         scaled, scale = _scaled(value)
         return (scaled + drawn).floor_().clamp_(-_LEVELS, _LEVELS).to(torch.int8), scale
-    value = _within(value, _DTYPES[form])
-    near = value.to(_DTYPES[form])
+    value = _within(value, torch.float16)
+    near = value.to(torch.float16)
     error = value - near.float()
     # The neighbour on the other side of the value: bits count magnitudes, below the sign bit.
     bits = near.view(torch.int16)
     beside = torch.where(error * near.sign() > 0, bits + 1, bits - 1)
     beside = torch.where(near == 0, torch.where(error < 0, -32767, 1), beside).to(torch.int16)
-    other = beside.view(_DTYPES[form])
+    other = beside.view(torch.float16)
     share = error / (other.float() - near.float())
     return (torch.where(drawn < share, other, near),)
 

@@ -317,5 +317,5 @@ class Loop:
 
 
 def _claims_equality(method: Method) -> bool:
-    """Whether replicas are said to be equal; a method that states no traits says nothing."""
-    return type(method).traits is not Method.traits and method.traits.synchronous
+    """Whether replicas are said to end equal; a method that states no traits says nothing."""
+    return method.traits.agree

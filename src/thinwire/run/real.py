@@ -253,7 +253,8 @@ def _train(ready: _Ready, comm: SocketComm, emit: Emit) -> None:
     results = _gather(comm, own)
     if comm.rank == 0:
         meters, digests = zip(*results, strict=True)
-        fields = summary(job, plan, list(meters), [*digests, *served])
+        served_by = [server.comm.meter for server in servers]
+        fields = summary(job, plan, [*meters, *served_by], [*digests, *served])
         wall = time.perf_counter() - began
         emit(End(run=job.run, status="ok", time=elapsed, wall=wall, **fields))
 

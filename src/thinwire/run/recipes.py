@@ -22,8 +22,15 @@ DEFAULT_METHODS = (
 )
 """What `thinwire compare` compares when not told otherwise."""
 
-RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {"digits": {}}
-"""Task, then method label or name, to training settings."""
+RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "digits": {
+        "*": {"batch": 8, "epochs": 6.0, "momentum": 0.0, "lr": 0.1},
+        "ssgd": {"lr": 0.2},
+        "topk": {"lr": 0.2},
+        "gtopk": {"lr": 0.2},
+    },
+}
+"""Task, then method label or name ("*": every method), to training settings."""
 
-TARGETS: Mapping[str, str] = {"digits": "95%"}
+TARGETS: Mapping[str, str] = {"digits": "0.95"}
 """The accuracy to which time is measured, by task."""
