@@ -107,3 +107,48 @@ def test_watched_layers_are_told_in_backward_order_until_stopped():
     stop()
     net(x).sum().backward()
     assert len(seen) == 4
+
+
+def test_gradients_are_collected_from_wherever_they_are():
+    net, x = model(), torch.randn(2, 3)
+    flat = Flat(net)
+    for how in ("views", "none", "own"):
+        flat.grad_P.fill_(7.0)
+        flat.clear_grad()
+        if how != "views":
+            net.zero_grad(set_to_none=True)
+            flat.grad_P.fill_(7.0)
+        if how != "none":
+            net(x).sum().backward()
+        expected = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in flat.params]
+        flat.collect_grad()
+        assert torch.equal(flat.grad_P, torch.cat([g.reshape(-1) for g in expected]))
+        assert all(p.grad is not None and p.grad._base is flat.grad_P for p in flat.params)
+
+
+def test_a_parameter_frozen_meanwhile_has_no_gradient():
+    net = model()
+    flat = Flat(net)
+    flat.clear_grad()
+    net[2].weight.requires_grad_(False)
+    flat.bind_grad()
+    assert net[2].weight.grad is None
+    assert net[0].weight.grad is not None
+
+
+def test_the_first_layer_that_is_not_finite_is_named():
+    flat = Flat(model())
+    assert flat.non_finite_layer() is None
+    flat.grad_P[flat.layers[2].start] = float("inf")
+    assert flat.non_finite_layer() == flat.layers[2].name
+    flat.grad_P.fill_(3e38)  # the sum alone is infinite
+    assert flat.non_finite_layer() is None
+
+
+def test_only_some_parameters_may_be_taken():
+    net = model()
+    flat = Flat(net, only=net[2].parameters())
+    assert [la.name for la in flat.layers] == ["2.weight", "2.bias"]
+    assert flat.attached
+    net.double()
+    assert not flat.attached

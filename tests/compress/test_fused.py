@@ -39,7 +39,7 @@ def normal(numel, *labels):
 
 def gradient(kind, numel=LARGE):
     x = normal(numel, kind)
-    stride = numel // (SAMPLE_FROM // 2)
+    stride = numel // module.SAMPLE
     if kind == "ties":
         x = x.mul(4).round()
     elif kind == "mostly zero":

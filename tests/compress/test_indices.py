@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from thinwire.compress import indices as module
+from thinwire.compress import num_kept, select_top
 from thinwire.compress.indices import (
     BLOCK,
     MAX_NUMEL,
@@ -103,6 +105,32 @@ def test_layer_skewed_sets_take_less_than_the_entropy_of_uniform_ones():
     code = encode_indices(index, numel)
     assert int(code[0]) >> 6 == 2  # a parameter per block
     assert code.numel() * 8 < 0.8 * entropy_bits(index.numel(), numel)
+
+
+def real_gradient():
+    """Of a convolutional net of a million parameters, on noise."""
+
+    def block(before, after, stride):
+        conv = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU())
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        widths = [(3, 32, 1), (32, 64, 2), (64, 128, 2), (128, 256, 2), (256, 256, 1)]
+        pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100))
+        net = nn.Sequential(*(block(*width) for width in widths), pool)
+        out = net(torch.randn(8, 3, 32, 32))
+        nn.functional.cross_entropy(out, torch.arange(8)).backward()
+    return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01])
+def test_a_real_gradient_takes_less_than_the_entropy_of_uniform_sets(density):
+    gradient = real_gradient()
+    kept = select_top(gradient, num_kept(density, gradient.numel()))
+    nbytes = encode_indices(kept.index, kept.numel).numel()
+    assert gradient.numel() > 10**6
+    assert nbytes * 8 < 0.8 * entropy_bits(len(kept), kept.numel)
 
 
 def test_clustered_sets_take_less_than_the_entropy_of_uniform_ones():

@@ -32,13 +32,16 @@ never gives infinity."""
 
 MAX = float(np.finfo(np.float32).max)
 
+SAMPLE = 1 << 15
+"""Elements looked at for the threshold, at least; each is a cache line from memory."""
+
 PART = 1 << 18
 """Elements below which a thread of its own costs more than it saves."""
 
 
 def prepare(memory: torch.Tensor) -> None:
     """Load the compiled kernels now if `accumulate_and_select` will use them on this memory, so
-    that no timed step waits for it: a second for each process, and half a minute where nothing has
+    that no timed step waits for it: a second or two for each process, some more where nothing has
     been compiled yet."""
     _compiled(memory)
 
@@ -177,7 +180,7 @@ def _threshold(
 ) -> tuple[float, int] | None:
     """A magnitude that probably fewer than k elements of the sum are below the k-th of, and room
     for as many as are then expected; None where a sample is no help."""
-    stride = memory.size // (SAMPLE_FROM // 2)
+    stride = memory.size // SAMPLE
     sample = np.abs(memory[::stride] + np.float32(scale) * grad[::stride])
     expected = sample.size * k / memory.size
     # Four standard deviations more than the sample's share of k, so that too few are rare.

@@ -126,7 +126,7 @@ class QSGD(Codec):
         # A bucket of zeros has level 0 everywhere.
         share = rows / torch.where(norm == 0, torch.inf, norm)[:, None]
         drawn = torch.rand(rows.shape, generator=generator).to(flat.device)
-        # Rounding down after adding 0..1 goes to either neighbour with the right mean, also below 0.
+        # Adding 0..1 and rounding down gives either neighbour with the right mean, also below 0.
         level = share.mul_(self._top).add_(drawn).floor_().clamp_(-self._top, self._top)
         return level.add_(self._top).view(-1)[: flat.numel()].to(torch.uint8), norm
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,8 @@ from thinwire.errors import InputError
 from thinwire.wire.packet import Packet
 
 __all__ = ["Threshold", "at_least", "threshold"]
+
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 def at_least(flat: torch.Tensor, magnitude: float) -> Sparse:
@@ -43,7 +44,7 @@ class Threshold(Codec):
     Biased, so wrap it: `feedback(threshold(0.01))`.
 
     Args:
-        magnitude: above 0, finite; in the unit of the gradient, which changes while training.
+        magnitude: 1.18e-38 to 3.4e38; in the unit of the gradient, which changes while training.
         nominal_density: what share of a meta vector is taken to be kept, in (0, 1].
 
     >>> codec = threshold(2.0)
@@ -58,8 +59,10 @@ class Threshold(Codec):
     nominal_density: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.magnitude < math.inf:
-            raise InputError(f"magnitude = {self.magnitude!r}; it must be above 0 and finite")
+        if not SMALLEST <= self.magnitude <= LARGEST:
+            raise InputError(
+                f"magnitude = {self.magnitude!r}; valid: {SMALLEST:.3g} to {LARGEST:.3g}"
+            )
         check_density(self.nominal_density)
 
     @property
