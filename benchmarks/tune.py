@@ -26,8 +26,8 @@ from thinwire.run.recipes import DEFAULT_METHODS
 from thinwire.run.settings import MethodSpec, assign, parse_assignments
 from thinwire.tasks import load_task
 
-RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
-MOMENTA = (0.0, 0.9)
+RATES = (0.05, 0.1, 0.2, 0.4)
+MOMENTA = (0.0, 0.5)
 
 
 def main() -> None:

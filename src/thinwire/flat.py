@@ -72,14 +72,14 @@ class Flat:
         self.params_P = nn.Parameter(first.new_empty(sum(sizes)))
         self.grad_P = torch.zeros_like(self.params_P, requires_grad=False)
         self._params = [p for _, p in named]
-        self._views: list[torch.Tensor] = []
+        self._pairs: list[tuple[nn.Parameter, torch.Tensor]] = []
         layers, start = [], 0
         for (name, param), numel in zip(named, sizes, strict=True):
             stop = start + numel
             flat = self.params_P.data[start:stop]
             flat.copy_(param.data.reshape(-1))
             param.data = flat.view(param.shape)
-            self._views.append(self.grad_P[start:stop].view(param.shape))
+            self._pairs.append((param, self.grad_P[start:stop].view(param.shape)))
             layers.append(Layer(name, start, stop))
             start = stop
         self.layers: tuple[Layer, ...] = tuple(layers)
@@ -104,7 +104,7 @@ class Flat:
 
     def bind_grad(self) -> None:
         """Make each parameter's `grad` its view of `grad_P`; that of one frozen meanwhile, None."""
-        for param, view in zip(self._params, self._views, strict=True):
+        for param, view in self._pairs:
             if not param.requires_grad:
                 param.grad = None
             elif param.grad is not view:
@@ -116,13 +116,14 @@ class Flat:
         Raises:
             InputError: a sparse gradient, naming the parameter.
         """
-        for index, (param, view) in enumerate(zip(self._params, self._views, strict=True)):
+        for param, view in self._pairs:
             grad = param.grad
             if grad is view:
                 continue
             if grad is None:
                 view.zero_()
             elif grad.layout is not torch.strided:
+                index = next(i for i, (p, _) in enumerate(self._pairs) if p is param)
                 raise InputError(
                     f"parameter {self.layers[index].name!r} has a sparse gradient, which is not "
                     "supported: build its layer with sparse=False"

@@ -13,7 +13,7 @@ from thinwire.compress.topk import SAMPLE_FROM
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.seeds import generator_for
 
-LARGE = 2 * module.PART + 12_345
+LARGE = (1 << 19) + 12_345
 
 
 @pytest.fixture(params=["compiled", "torch"])
@@ -24,6 +24,11 @@ def path(request, monkeypatch):
     elif module.kernels() is None:
         pytest.skip("numba does not work here")
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _several_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 1 << 17)
 
 
 def separately(memory, grad, scale, k):
@@ -129,10 +134,11 @@ def test_huge_finite_gradients_are_not_refused(path):
     assert kept.index.tolist() == [5, 7]
 
 
-def test_adding_less_than_the_safe_limit_never_overflows():
+def test_adding_the_safe_limit_never_overflows_not_even_rounded_up():
     largest = torch.tensor(torch.finfo(torch.float32).max)
-    below = torch.tensor(module.SAFE).nextafter(torch.tensor(0.0))
-    assert torch.isfinite(largest + below)
+    for scale in (1.0, 0.3, 1 / 3, 7.0, 1e-3):
+        limit = torch.tensor(module.SAFE / scale)  # rounded to float32, up or down
+        assert torch.isfinite(largest.add(limit, alpha=scale))
     assert not torch.isfinite(largest + 2 * module.SAFE)
 
 
@@ -173,6 +179,7 @@ def test_meta_vectors_give_nominal_entries():
         ({"k": 0}, r"k = 0; valid: 1\.\.10"),
         ({"k": 11}, "k = 11"),
         ({"scale": math.nan}, "scale = nan"),
+        ({"scale": 1e39}, "finite in float32"),
         ({"num_threads": 0}, "num_threads = 0"),
         ({"grad": torch.ones(9)}, "9 x torch.float32 on cpu meets a memory of 10"),
         ({"grad": torch.ones(10, dtype=torch.float64)}, "10 x torch.float64"),
@@ -184,13 +191,18 @@ def test_impossible_arguments_are_refused(changed, message):
         accumulate_and_select(**given)
 
 
-@pytest.mark.parametrize("numel", [1, module.PART, 3 * module.PART + 5])
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_ranges_cover_the_vector_once(numel, threads):
-    ranges = module._ranges(numel, threads)
-    assert [i for start, stop in ranges for i in (start, stop)][::2] == [
-        0,
-        *(stop for _, stop in ranges[:-1]),
-    ]
-    assert ranges[-1][1] == numel
-    assert len(ranges) <= threads
+def test_every_job_is_done_once_and_its_result_in_its_place(threads):
+    done = []
+    jobs = [lambda i=i: done.append(i) or i * i for i in range(100)]
+    assert module._on_threads(jobs, threads) == [i * i for i in range(100)]
+    assert sorted(done) == list(range(100))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_chunks_cover_the_vector_once(more):
+    numel = 3 * module.CHUNK + more
+    at = [i for chunk in module._chunks(numel) for i in (chunk.start, chunk.stop)]
+    assert at[0] == 0
+    assert at[-1] == numel
+    assert at[1:-1:2] == at[2::2]

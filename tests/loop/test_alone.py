@@ -508,7 +508,7 @@ def test_alone_there_is_one_rank():
 # What is refused.
 
 
-def test_a_nan_gradient_names_the_parameter_before_anything_moves():
+def test_a_nan_gradient_never_gets_through_a_method_with_a_memory():
     model = network()
     optimizer = sgd(model)
     tw.distribute(model, optimizer, method="topk", density=1.0)
@@ -516,7 +516,7 @@ def test_a_nan_gradient_names_the_parameter_before_anything_moves():
     before = flat(model)
     optimizer.zero_grad()
     (loss_of(model, 1) * float("nan")).backward()
-    with pytest.raises(NonFiniteError, match=r"rank 0, step 2: the gradient of '0\.weight'"):
+    with pytest.raises(NonFiniteError, match="element 0 .* is nan"):
         optimizer.step()
     assert torch.equal(flat(model), before)
     with pytest.raises(InputError, match="training has failed before"):

@@ -77,7 +77,7 @@ def test_plain_training_learns_to_read():
     x, y = task.train_data()
     torch.manual_seed(0)
     model, stream = task.model(), SampleStream(len(y), seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(10 * len(y) // 32):
         rows = stream.take(32 * step, 32)
         optimizer.zero_grad()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +25,18 @@ from thinwire.errors import InputError, NonFiniteError
 
 __all__ = ["accumulate_and_select", "prepare"]
 
-T = TypeVar("T")
-
-SAFE = 2.0**103
-"""Half the distance between the largest float32 and the one below: adding less to a finite float32
-never gives infinity."""
+SAFE = 2.0**102
+"""A quarter of the distance between the largest float32 and the one below: adding as much to a
+finite float32 never gives infinity, also when a limit computed from it was rounded up."""
 
 MAX = float(np.finfo(np.float32).max)
 
 SAMPLE = 1 << 15
 """Elements looked at for the threshold, at least; each is a cache line from memory."""
 
-PART = 1 << 18
-"""Elements below which a thread of its own costs more than it saves."""
+CHUNK = 1 << 20
+"""Elements that a thread takes at a time: few enough that one which has lost its core to another
+program holds up the others for a millisecond only."""
 
 
 def prepare(memory: torch.Tensor) -> None:
@@ -62,12 +62,12 @@ def accumulate_and_select(
     """`memory += scale · grad`, then take out the k largest: returned, and zero in the memory.
 
     To the bit what `memory.add_(grad, alpha=scale)`, `select_top(memory, k)` and `zero_in(memory)`
-    give, ties included. Threads share the vector by ranges and run without the interpreter's lock.
+    give, ties included. Threads share the vector by chunks and run without the interpreter's lock.
 
     Args:
         memory: P values, contiguous, changed in place; left as it was when the gradient is refused.
         grad: P values, same dtype and device; its shape counts as flat.
-        scale: finite.
+        scale: finite in float32.
         k: 1..P.
         num_threads: >= 1; by default as many as torch uses.
 
@@ -84,8 +84,8 @@ def accumulate_and_select(
         )
     if not 1 <= k <= numel:
         raise InputError(f"k = {k!r}; valid: 1..{numel}")
-    if not math.isfinite(scale):
-        raise InputError(f"scale = {scale!r}; it must be finite")
+    if not abs(scale) <= MAX:
+        raise InputError(f"scale = {scale!r}; it must be finite in float32")
     threads = num_threads if num_threads is not None else torch.get_num_threads()
     if threads < 1:
         raise InputError(f"num_threads = {num_threads!r}; it must be >= 1")
@@ -94,12 +94,11 @@ def accumulate_and_select(
     if not _compiled(flat):
         _refuse_bad_sum(flat, grad, scale)
         return _select(flat.add_(grad, alpha=scale), k)
-    ranges = _ranges(numel, threads)
-    _refuse_bad_gradient(flat, grad, scale, ranges)
-    estimate = _threshold(flat.numpy(), grad.numpy(), scale, k)
+    threads = max(1, min(threads, numel // CHUNK))
+    estimate = _look_ahead(flat, grad, scale, k, threads)
     if estimate is None:
         return _select(flat.add_(grad, alpha=scale), k)
-    found = _accumulate(flat.numpy(), grad.numpy(), scale, *estimate, ranges)
+    found = _accumulate(flat.numpy(), grad.numpy(), scale, *estimate, threads)
     return _select(flat, k) if found is None else _exact(flat, *found, k)
 
 
@@ -121,44 +120,49 @@ def _exact(flat: torch.Tensor, index: np.ndarray, value: np.ndarray, k: int) -> 
     return own
 
 
-def _ranges(numel: int, threads: int) -> list[tuple[int, int]]:
-    """Whole cache lines to each, none for its own sake."""
-    share = -(-numel // max(1, min(threads, numel // PART)))
-    share += -share % 1024
-    return [(start, min(start + share, numel)) for start in range(0, numel, share)]
+def _chunks(numel: int) -> list[slice]:
+    return [slice(start, min(start + CHUNK, numel)) for start in range(0, numel, CHUNK)]
 
 
-def _on_threads(ranges: list[tuple[int, int]], work: Callable[[int, int], T]) -> list[T]:
-    """`work(start, stop)` of each range, the first on this thread. Threads are made for the call:
+def _on_threads(jobs: Sequence[Callable[[], Any]], num_threads: int) -> list[Any]:
+    """What the jobs return, each done by whichever thread is free. Threads are made for the call:
     a pool would not live through a fork, and starting one takes a hundredth of what it does."""
-    results: dict[int, T] = {}
+    results: list[Any] = [None] * len(jobs)
+    todo = iter(enumerate(jobs))  # shared: its steps are atomic under the interpreter's lock
 
-    def run(i: int) -> None:
-        results[i] = work(*ranges[i])
+    def run() -> None:
+        for i, job in todo:
+            results[i] = job()
 
-    others = [threading.Thread(target=run, args=(i,)) for i in range(1, len(ranges))]
+    others = [threading.Thread(target=run) for _ in range(num_threads - 1)]
     for thread in others:
         thread.start()
-    run(0)
+    run()
     for thread in others:
         thread.join()
-    return [results[i] for i in range(len(ranges))]
+    return results
 
 
-def _refuse_bad_gradient(
-    flat: torch.Tensor, grad: torch.Tensor, scale: float, ranges: list[tuple[int, int]]
-) -> None:
-    """One look at the gradient decides nearly always; only huge ones need the sum looked at."""
+def _look_ahead(
+    flat: torch.Tensor, grad: torch.Tensor, scale: float, k: int, threads: int
+) -> tuple[float, int] | None:
+    """See that the sum will be finite, and estimate the threshold meanwhile. One look at the
+    gradient decides nearly always; only where it is huge the sum has to be looked at.
+
+    Raises:
+        NonFiniteError: it will not be.
+    """
     native = kernels()
     assert native is not None
-    values = grad.numpy()
+    memory, values = flat.numpy(), grad.numpy()
     limit = np.float32(min(SAFE / abs(scale), MAX) if scale else MAX)
-
-    def beyond(start: int, stop: int) -> bool:
-        return native.count_beyond(values[start:stop], limit) > 0
-
-    if any(_on_threads(ranges, beyond)):
+    looks = [partial(native.count_beyond, values[chunk], limit) for chunk in _chunks(values.size)]
+    estimate, *beyond = _on_threads(
+        [partial(_threshold, memory, values, scale, k), *looks], threads
+    )
+    if any(beyond):
         _refuse_bad_sum(flat, grad, scale)
+    return estimate
 
 
 def _refuse_bad_sum(flat: torch.Tensor, grad: torch.Tensor, scale: float) -> None:
@@ -181,7 +185,8 @@ def _threshold(
     """A magnitude that probably fewer than k elements of the sum are below the k-th of, and room
     for as many as are then expected; None where a sample is no help."""
     stride = memory.size // SAMPLE
-    sample = np.abs(memory[::stride] + np.float32(scale) * grad[::stride])
+    with np.errstate(all="ignore"):  # the gradient may be bad: it is being looked at
+        sample = np.abs(memory[::stride] + np.float32(scale) * grad[::stride])
     expected = sample.size * k / memory.size
     # Four standard deviations more than the sample's share of k, so that too few are rare.
     enough = math.ceil(expected + 4 * math.sqrt(expected) + 10)
@@ -197,27 +202,28 @@ def _accumulate(
     scale: float,
     threshold: float,
     room: int,
-    ranges: list[tuple[int, int]],
+    threads: int,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The candidates' indices, rising, and values; None when there are more than room for."""
     native = kernels()
     assert native is not None
 
-    def work(start: int, stop: int) -> tuple[np.ndarray, np.ndarray] | None:
-        size = min(room, stop - start)
+    def work(chunk: slice) -> tuple[np.ndarray, np.ndarray] | None:
+        part = memory[chunk]
+        size = min(room, part.size)
         index, value = np.empty(size, np.int32), np.empty(size, np.float32)
         found = native.accumulate(
-            memory[start:stop],
-            grad[start:stop],
+            part,
+            grad[chunk],
             np.float32(scale),
             np.float32(threshold),
-            start,
+            chunk.start,
             index,
             value,
         )
         return (index[:found], value[:found]) if found <= size else None
 
-    parts = [part for part in _on_threads(ranges, work) if part is not None]
-    if len(parts) < len(ranges):
+    parts = _on_threads([partial(work, chunk) for chunk in _chunks(memory.size)], threads)
+    if None in parts:
         return None
     return np.concatenate([i for i, _ in parts]), np.concatenate([v for _, v in parts])

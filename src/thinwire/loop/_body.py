@@ -95,13 +95,14 @@ class LoopBody:
         that accumulation and clipping stay the loop's own: nothing overlaps.
 
         Raises:
-            NonFiniteError: it is NaN or infinite somewhere.
+            NonFiniteError: it is NaN or infinite somewhere. A world of one is spared the look (which
+                an accelerator would have to be waited for): as in plain training, the loop sees it.
         """
         if before_layer is not None:
             for index in range(len(self.layers)):
                 before_layer(index)
         self._paused_for(GRADIENT)
-        bad = self.flat.non_finite_layer()
+        bad = None if self.comm.size == 1 else self.flat.non_finite_layer()
         if bad is not None:
             raise NonFiniteError(
                 f"rank {self.comm.rank}, step {self.comm.step}: the gradient of {bad!r} is not "
@@ -118,13 +119,12 @@ class LoopBody:
         Raises:
             InputError: a vector of another size.
         """
-        flat = self.flat
-        if direction is not flat.grad_P:
-            _check_shape(direction, flat.grad_P)
-            flat.grad_P.copy_(direction)
-        if self.in_vain and not bool(flat.grad_P.any()):
+        grad_P = self.flat.grad_P  # the parameters' own gradients since the last collect or clear
+        if direction is not grad_P:
+            _check_shape(direction, grad_P)
+            grad_P.copy_(direction)
+        if self.in_vain and not bool(grad_P.any()):
             return
-        flat.bind_grad()
         self._step()
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:

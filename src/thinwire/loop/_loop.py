@@ -179,15 +179,8 @@ class Loop:
 
     def _check(self) -> None:
         """What may have changed since `begin`."""
-        if self._error is not None:
-            raise InputError(
-                f"rank {self.comm.rank}: training has failed before: {self._error}"
-            ) from self._error
-        if not self._fiber.alive:
-            raise InputError(
-                f"rank {self.comm.rank}: the program of {type(self.method).__name__} ended by "
-                f"itself after {self._steps} steps; call tw.finish()"
-            )
+        if self._body.wants is None:
+            raise self._not_running()
         if not self.flat.attached:
             raise InputError(
                 "the model was moved, or its parameters replaced, since distribute(); move it "
@@ -209,6 +202,15 @@ class Loop:
                 f"GradScaler on {self.comm.size} ranks is not supported: one rank would skip a "
                 "step alone; use bfloat16 autocast, which needs no scaling"
             )
+
+    def _not_running(self) -> InputError:
+        where = f"rank {self.comm.rank}"
+        if self._error is not None:
+            return InputError(f"{where}: training has failed before: {self._error}")
+        return InputError(
+            f"{where}: the program of {type(self.method).__name__} ended by itself after "
+            f"{self._steps} steps; call tw.finish()"
+        )
 
     def _take_step(self) -> None:
         """One step of the program with the gradient in the flat buffer."""

@@ -27,9 +27,9 @@ _MEAN, _STD = 0.305, 0.376
 class Digits(AbstractClassification):
     """Handwritten digits, 8×8 pixels of 17 levels, ten classes: 1,437 to train, 360 to test.
 
-    The split is always the same, in proportion to the classes; pixels are standardised. SGD with
-    momentum 0.9 reaches an accuracy of 0.98 in 20 epochs, at learning rates from 0.005 to 0.05 for
-    batches of 32 and from 0.05 to 0.1 for batches of 256; twice the upper ones are unsteady.
+    The split is always the same, in proportion to the classes; pixels are standardised. Plain SGD
+    reaches an accuracy of 0.97 in a few epochs: a learning rate of 0.1 does for batches of 8 to 32,
+    momentum needs a smaller one.
 
     Args:
         train_limit: take only the first samples, 1..1437.
