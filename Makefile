@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCHMARKS := $(filter-out benchmarks/netns.py benchmarks/tune.py,$(wildcard benchmarks/*.py))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help compare test unit check format docs bench clean
+.PHONY: help compare test unit check format docs figures bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +33,9 @@ format: $(READY) ## put the code into shape
 
 docs: $(READY) ## write the generated pages again
 	$(BIN)/python docs/generate.py
+
+figures: $(READY) ## train the default comparison and put its figures and picture into README
+	$(BIN)/python docs/figures.py
 
 bench: $(READY) ## measure: virtual world, real wire and the rest, each beside what it is compared with
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -27,7 +27,7 @@ from thinwire.run.settings import MethodSpec, assign, parse_assignments
 from thinwire.tasks import load_task
 
 RATES = (0.05, 0.1, 0.2, 0.4)
-MOMENTA = (0.0, 0.5)
+MOMENTA = (0.0,)
 
 
 def main() -> None:

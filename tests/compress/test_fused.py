@@ -199,6 +199,15 @@ def test_every_job_is_done_once_and_its_result_in_its_place(threads):
     assert sorted(done) == list(range(100))
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_a_thread_raises_comes_out_of_the_call(threads):
+    def fail():
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        module._on_threads([fail] * 5, threads)
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_chunks_cover_the_vector_once(more):
     numel = 3 * module.CHUNK + more

@@ -516,7 +516,7 @@ def test_a_nan_gradient_never_gets_through_a_method_with_a_memory():
     before = flat(model)
     optimizer.zero_grad()
     (loss_of(model, 1) * float("nan")).backward()
-    with pytest.raises(NonFiniteError, match="element 0 .* is nan"):
+    with pytest.raises(NonFiniteError, match=r"element 0 .* is nan"):
         optimizer.step()
     assert torch.equal(flat(model), before)
     with pytest.raises(InputError, match="training has failed before"):

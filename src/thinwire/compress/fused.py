@@ -130,9 +130,14 @@ def _on_threads(jobs: Sequence[Callable[[], Any]], num_threads: int) -> list[Any
     results: list[Any] = [None] * len(jobs)
     todo = iter(enumerate(jobs))  # shared: its steps are atomic under the interpreter's lock
 
+    errors: list[BaseException] = []
+
     def run() -> None:
-        for i, job in todo:
-            results[i] = job()
+        try:
+            for i, job in todo:
+                results[i] = job()
+        except BaseException as error:  # of a thread, to be raised by the caller
+            errors.append(error)
 
     others = [threading.Thread(target=run) for _ in range(num_threads - 1)]
     for thread in others:
@@ -140,6 +145,8 @@ def _on_threads(jobs: Sequence[Callable[[], Any]], num_threads: int) -> list[Any
     run()
     for thread in others:
         thread.join()
+    if errors:
+        raise errors[0]
     return results
 
 

@@ -95,8 +95,8 @@ class LoopBody:
         that accumulation and clipping stay the loop's own: nothing overlaps.
 
         Raises:
-            NonFiniteError: it is NaN or infinite somewhere. A world of one is spared the look (which
-                an accelerator would have to be waited for): as in plain training, the loop sees it.
+            NonFiniteError: it is NaN or infinite somewhere. A world of one is spared the look, for
+                which an accelerator would be waited for: the loop sees it, as in plain training.
         """
         if before_layer is not None:
             for index in range(len(self.layers)):
