@@ -25,9 +25,7 @@ DEFAULT_METHODS = (
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "digits": {
         "*": {"batch": 8, "epochs": 6.0, "momentum": 0.0, "lr": 0.1},
-        "ssgd": {"lr": 0.2},
-        "topk": {"lr": 0.2},
-        "gtopk": {"lr": 0.2},
+        "alone": {"lr": 0.05},
     },
 }
 """Task, then method label or name ("*": every method), to training settings."""
