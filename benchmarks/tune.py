@@ -26,7 +26,7 @@ from thinwire.run.recipes import DEFAULT_METHODS
 from thinwire.run.settings import MethodSpec, assign, parse_assignments
 from thinwire.tasks import load_task
 
-RATES = (0.05, 0.1, 0.2, 0.4)
+RATES = (0.05, 0.1, 0.2)
 MOMENTA = (0.0,)
 
 

@@ -182,7 +182,7 @@ def main() -> None:
         "virtual": lambda: train_virtually(task),
     }
     times: dict[str, list[float]] = {name: [] for name in actions}
-    for name, action in actions.items():
+    for action in actions.values():
         action()  # warm
     for _ in range(args.rounds):
         for name, action in actions.items():

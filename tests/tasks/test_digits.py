@@ -67,9 +67,9 @@ def test_a_limit_above_the_number_of_samples_names_that_number():
 
 
 def test_the_model_is_as_documented():
-    assert sum(p.numel() for p in Digits().model().parameters()) == 22_954
+    assert sum(p.numel() for p in Digits().model().parameters()) == 20_122
     assert list(Digits().model().buffers()) == []
-    assert Digits().flops_per_sample == 2 * 460_416
+    assert Digits().flops_per_sample == 2 * 132_736
 
 
 def test_plain_training_learns_to_read():

@@ -26,6 +26,9 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "digits": {
         "*": {"batch": 8, "epochs": 6.0, "momentum": 0.0, "lr": 0.1},
         "alone": {"lr": 0.05},
+        "ssgd": {"lr": 0.2},
+        "ssgd accumulate=8": {"lr": 0.1},
+        "gtopk": {"lr": 0.2},
     },
 }
 """Task, then method label or name ("*": every method), to training settings."""

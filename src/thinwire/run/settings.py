@@ -50,7 +50,7 @@ class TrainSettings:
     batch: int = 16
     split: Literal["equal", "by_speed"] = "equal"
     epochs: float = 12.0
-    evals: int = 40
+    evals: int = 30
     optimizer: str = "sgd"
     lr: float = 0.05
     momentum: float = 0.9

@@ -37,24 +37,21 @@ class Normalize(nn.Module):
 
 
 def digits_cnn() -> nn.Module:
-    """Three convolutions and a classifier for 1×8×8 floats: 22,954 parameters, 460,416 MACs.
+    """Two convolutions and a classifier for 1×8×8 floats: 20,122 parameters, 132,736 MACs.
 
     No normalisation layers, so that it has no state beside its parameters; He's initialisation lets
-    it learn from the first step all the same. It does 20 MACs per parameter, a small convolutional
-    net's ratio of computation to traffic: its dense gradient (92 kB) takes a 100 Mbit/s link 7 ms,
-    computing it for 8 samples a desktop's core 2 to 5 ms.
+    it learn from the first step all the same. Its dense gradient (80 kB) takes a 100 Mbit/s link
+    6 ms, computing it for 8 samples a core about 2 ms.
     """
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 32, 3, padding=1),
+        nn.Conv2d(16, 48, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(128, 64),
+        nn.Linear(192, 64),
         nn.ReLU(),
         nn.Linear(64, 10),
     )
