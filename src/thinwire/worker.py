@@ -195,9 +195,15 @@ class _Generators:
 
     def __init__(self, seed: int, uses: Sequence[str]):
         self._uses = tuple(uses)
-        self._torch = torch.Generator().manual_seed(seed).get_state()
-        self._numpy: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state()
-        self._python: Any = random.Random(seed).getstate()
+        self._torch: Any = None
+        self._numpy: Any = None
+        self._python: Any = None
+        if "torch" in uses:
+            self._torch = torch.Generator().manual_seed(seed).get_state()
+        if "numpy" in uses:
+            self._numpy = np.random.RandomState(seed & 0xFFFFFFFF).get_state()
+        if "random" in uses:
+            self._python = random.Random(seed).getstate()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -242,7 +248,7 @@ class Replica:
         self._log = log
         self._generators = _Generators(seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs)
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
-        with _Generators(seed_for(plan.seed, "model"), ("torch", "numpy", "random")).active():
+        with _Generators(seed_for(plan.seed, "model"), learner.uses_rngs).active():
             self.model = learner.model()
             self._flops = float(learner.flops_per_sample)  # counting may draw, too
         self.flat = Flat(self.model)

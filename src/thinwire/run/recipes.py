@@ -24,7 +24,7 @@ DEFAULT_METHODS = (
 
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "digits": {
-        "*": {"batch": 8, "epochs": 6.0, "momentum": 0.0, "lr": 0.1},
+        "*": {"batch": 8, "epochs": 5.2, "momentum": 0.0, "lr": 0.1},
         "alone": {"lr": 0.05},
         "ssgd": {"lr": 0.2},
         "ssgd accumulate=8": {"lr": 0.1},

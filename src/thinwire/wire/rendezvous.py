@@ -387,9 +387,9 @@ class _Rendezvous:
             text = store.compare_set("verdict", "", text).decode()
             store.add("told", 1)
             if self._place.rank == 0 and not self._place.agent_store:
-                present = sum(store.check([f"claim/{r}"]) for r in range(size))
-                until = time.monotonic() + _FAREWELL
-                while store.add("told", 0) < present and time.monotonic() < until:
+                # Ranks that are still starting are to find the verdict, not a closed door.
+                until = min(self._until, time.monotonic() + _FAREWELL)
+                while store.add("told", 0) < size and time.monotonic() < until:
                     time.sleep(0.02)
         except RuntimeError:
             pass  # the store is gone, and with it whoever could have read

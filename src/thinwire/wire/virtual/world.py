@@ -7,6 +7,7 @@ events are ordered by (time, serial number), so two runs are identical in every 
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,11 +131,13 @@ class World:
                 raise InputError("the world has servers but no server program was given")
             comm = VirtualComm(self, endpoint)
             self.launch(comm, _store(results, endpoint.rank, chosen, comm))
+        gc.freeze()  # or each full collection walks through all that torch has ever made
         try:
             self.clock.run()
             if self._programs:
                 raise DeadlockError(self._describe(list(self._programs)))
         finally:
+            gc.unfreeze()
             self.clock.clear()
             for fiber in self._programs.values():
                 fiber.kill()
@@ -276,13 +279,14 @@ class World:
 
     def _announce(self, gone: Endpoint) -> None:
         """Tell whoever waits for `gone` that nothing more will come."""
-        for endpoint in self.endpoints:
-            if endpoint is gone or endpoint.gone:
-                continue
-            if self.losses == "elastic":
-                endpoint.departures.append(gone.rank)
-            for waiter in list(endpoint.waiters.values()):
-                self._tell(endpoint, waiter, gone)
+        if self.losses == "elastic":
+            for endpoint in self.endpoints:
+                if endpoint is not gone and not endpoint.gone:
+                    endpoint.departures.append(gone.rank)
+        for comm in list(self._programs):
+            endpoint = comm.endpoint
+            if comm.waiting is not None and endpoint is not gone and not endpoint.gone:
+                self._tell(endpoint, comm.waiting, gone)
 
     def _tell(self, endpoint: Endpoint, waiter: Waiter, gone: Endpoint) -> None:
         if endpoint.waiters.get(waiter.tag) is not waiter or waiter.src not in (ANY, gone.rank):
