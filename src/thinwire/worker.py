@@ -6,6 +6,7 @@ Shape suffixes: P all parameters.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -152,7 +153,7 @@ class Plan:
     evaluate_at: str = "batch"
     log_every: int = 1
 
-    @property
+    @functools.cached_property
     def global_batch(self) -> int:
         """Samples of one step over all workers."""
         return sum(self.shares)
@@ -205,9 +206,12 @@ class _Generators:
         if "random" in uses:
             self._python = random.Random(seed).getstate()
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> contextlib.AbstractContextManager[None]:
         """Within: the global generators are this replica's."""
+        return self._swapped() if self._uses else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _swapped(self) -> Iterator[None]:
         outer = self._swap((self._torch, self._numpy, self._python))
         try:
             yield
@@ -248,7 +252,8 @@ class Replica:
         self._log = log
         self._generators = _Generators(seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs)
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
-        with _Generators(seed_for(plan.seed, "model"), learner.uses_rngs).active():
+        drawn = () if learner.timing_only else ("torch", "numpy", "random")
+        with _Generators(seed_for(plan.seed, "model"), drawn).active():
             self.model = learner.model()
             self._flops = float(learner.flops_per_sample)  # counting may draw, too
         self.flat = Flat(self.model)

@@ -9,7 +9,7 @@ from thinwire.errors import InputError, PeerFinishedError
 from thinwire.wire.base import Comm, Posted, Tag
 from thinwire.wire.packet import Packet
 
-__all__ = ["broadcast_packet", "check_root", "opened", "take", "take_tensor"]
+__all__ = ["broadcast_packet", "check_root", "opened", "take"]
 
 
 def take(comm: Comm, src: int, tag: Tag) -> Packet:
@@ -27,13 +27,8 @@ def take(comm: Comm, src: int, tag: Tag) -> Packet:
     return packet
 
 
-def take_tensor(comm: Comm, src: int, tag: Tag, like: torch.Tensor, numel: int) -> torch.Tensor:
-    """Wait for a tensor of `numel` elements with the dtype of `like`; it must not be written."""
-    return opened(comm, src, tag, take(comm, src, tag), like, numel)
-
-
 def opened(
-    comm: Comm, src: int, tag: Tag, packet: Packet, like: torch.Tensor, numel: int
+    comm: Comm, src: int, tag: Tag, packet: Packet, dtype: torch.dtype, numel: int
 ) -> torch.Tensor:
     """The one tensor of a packet that `src` made; it must not be written.
 
@@ -41,13 +36,13 @@ def opened(
         InputError: it has another number of elements or another dtype than this rank's.
     """
     buffers = packet.buffers
-    if len(buffers) != 1 or buffers[0].numel() != numel or buffers[0].dtype != like.dtype:
+    if len(buffers) != 1 or buffers[0].numel() != numel or buffers[0].dtype != dtype:
         came = ", ".join(f"{b.numel()} x {b.dtype}" for b in buffers) or "nothing"
         raise InputError(
-            f"rank {comm.rank}: rank {src} sent {came} where {numel} x {like.dtype} were due (tag "
+            f"rank {comm.rank}: rank {src} sent {came} where {numel} x {dtype} were due (tag "
             f"{tag!r}, step {comm.step}); all ranks must call the collective with equal tensors"
         )
-    return buffers[0] if buffers[0].device == like.device else buffers[0].to(like.device)
+    return buffers[0]
 
 
 def check_root(comm: Comm, root: int) -> None:

@@ -20,19 +20,15 @@ Waits last as long as the communicator's own limit. Costs: `costs`; bytes: `traf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from thinwire.collectives._moves import broadcast_packet, check_root, opened, take, take_tensor
-from thinwire.collectives._schedule import (
-    blocks_by_round,
-    core_rank,
-    halves,
-    power_below,
-    rounds,
-    tree_children,
-)
+from thinwire.collectives._all_reduce import ALL_REDUCES, broadcast_down, reduce_up, ring_reduce
+from thinwire.collectives._moves import check_root, opened, take
+from thinwire.collectives._schedule import blocks_by_round, power_below, rounds
+from thinwire.collectives._together import all_reduce_together
+from thinwire.collectives._vector import fill, vector
 from thinwire.errors import InputError, nearest
 from thinwire.wire.base import Comm, Tag
 from thinwire.wire.packet import DTYPES, Packet
@@ -91,7 +87,11 @@ def all_reduce(
         raise InputError(f"algorithm = {algorithm!r}; {nearest(algorithm, [*ALL_REDUCES, 'auto'])}")
     flat = _summable(x)
     if comm.size > 1 and x.numel():
-        ALL_REDUCES[algorithm](comm, flat, tag)
+        meetings = comm.meetings
+        if meetings is None or flat.is_meta:
+            ALL_REDUCES[algorithm](comm, vector(flat), tag)
+        else:
+            all_reduce_together(comm, flat, algorithm, tag, meetings)
         _store(x, flat)
     return x
 
@@ -111,9 +111,9 @@ def reduce(comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "reduce") -> t
     check_root(comm, root)
     flat = _summable(x)
     if comm.size > 1 and x.numel():
-        total = _reduce(comm, flat, root, tag)
+        total = reduce_up(comm, vector(flat), root, tag)
         if total is not None:
-            _fill(flat, total)
+            fill(vector(flat), total)
             _store(x, flat)
     return x
 
@@ -133,7 +133,7 @@ def broadcast(comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "broadcast"
     check_root(comm, root)
     flat = _flat(x)
     if comm.size > 1 and x.numel():
-        _broadcast(comm, flat, _copy(flat) if comm.rank == root else None, root, tag)
+        broadcast_down(comm, flat, _copy(flat) if comm.rank == root else None, root, tag)
         _store(x, flat)
     return x
 
@@ -159,7 +159,7 @@ def gather(
         if rank == root or not x.numel():
             gathered.append(_copy(flat).view(x.shape))
         else:
-            gathered.append(_copy(take_tensor(comm, rank, tag, flat, x.numel())).view(x.shape))
+            gathered.append(_copy(_receive(comm, rank, tag, flat, x.numel())).view(x.shape))
     return gathered
 
 
@@ -203,7 +203,9 @@ def reduce_scatter(comm: Comm, x: torch.Tensor, tag: Tag = "reduce_scatter") -> 
     flat = _summable(x)
     if comm.size == 1 or not x.numel():
         return _copy(flat)
-    return _ring_reduce(comm, flat.tensor_split(comm.size), tag)
+    part = ring_reduce(comm, flat.tensor_split(comm.size), tag)
+    assert isinstance(part, torch.Tensor)
+    return part
 
 
 def barrier(comm: Comm, tag: Tag = "barrier") -> None:
@@ -240,11 +242,6 @@ def _copy(flat: torch.Tensor) -> torch.Tensor:
     return flat if flat.is_meta else flat.clone()
 
 
-def _add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    # Out of place on purpose: `a` may be in flight, and `b` belongs to the wire.
-    return a if a.is_meta else torch.add(a, b)
-
-
 def _fill(into: torch.Tensor, value: torch.Tensor) -> None:
     if not into.is_meta:
         into.copy_(value)
@@ -254,126 +251,8 @@ def _packet(flat: torch.Tensor) -> Packet:
     return Packet((flat,), kind="dense")
 
 
-# The ring. Its chunks are `tensor_split`'s: the first `numel % P` have one element more.
-
-
-def _ring_reduce(comm: Comm, chunks: Sequence[torch.Tensor], tag: Tag) -> torch.Tensor:
-    """This rank's chunk of the sum, fresh: chunk c is added up from rank c+1 round to rank c."""
-    rank, size = comm.rank, comm.size
-    part = _copy(chunks[rank - 1])
-    for i in range(2, size + 1):
-        if part.numel():
-            comm.post((rank + 1) % size, _packet(part), tag)
-        part = mine = chunks[rank - i]
-        if mine.numel():
-            part = _add(take_tensor(comm, (rank - 1) % size, tag, mine, mine.numel()), mine)
-    return part
-
-
-def _ring(comm: Comm, flat: torch.Tensor, tag: Tag) -> None:
-    rank, size = comm.rank, comm.size
-    chunks = flat.tensor_split(size)
-    part = _ring_reduce(comm, chunks, tag)
-    _fill(chunks[rank], part)
-    for i in range(1, size):
-        if part.numel():
-            # Without a copy: `part` is a fresh sum or came off the wire, and is only read here.
-            comm.post((rank + 1) % size, _packet(part), tag)
-        part = mine = chunks[rank - i]
-        if mine.numel():
-            part = take_tensor(comm, (rank - 1) % size, tag, mine, mine.numel())
-            _fill(mine, part)
-
-
-# Halving-doubling.
-
-
-def _halving_doubling(comm: Comm, flat: torch.Tensor, tag: Tag) -> None:
-    """Rabenseifner's; of the ranks beyond a power of two, each first gives its tensor to the next
-    rank and gets the sum back at the end."""
-    core = power_below(comm.size)
-    extra = comm.size - core
-    rank, numel = comm.rank, flat.numel()
-    if rank < 2 * extra and rank % 2 == 0:
-        comm.post(rank + 1, _packet(_copy(flat)), tag)
-        _fill(flat, take_tensor(comm, rank + 1, tag, flat, numel))
-        return
-    folded = rank < 2 * extra
-    whole = _add(take_tensor(comm, rank - 1, tag, flat, numel), flat) if folded else flat
-    _halve_and_double(comm, flat, whole, rank // 2 if folded else rank - extra, core, tag)
-    if folded:
-        comm.post(rank - 1, _packet(_copy(flat)), tag)
-
-
-def _halve_and_double(
-    comm: Comm, flat: torch.Tensor, part: torch.Tensor, place: int, core: int, tag: Tag
-) -> None:
-    """Add up `part` over the core, halving it each round; double the pieces back into `flat`."""
-    extra = comm.size - core
-    low, high = 0, flat.numel()
-    levels: list[tuple[int, int, int, int, int]] = []
-    distance = core // 2
-    while distance:
-        peer, middle = core_rank(place ^ distance, extra), halves(low, high)
-        kept, given = (low, middle), (middle, high)
-        if place & distance:
-            kept, given = given, kept
-        _post_part(comm, peer, part[given[0] - low : given[1] - low], tag, fresh=part is not flat)
-        part = part[kept[0] - low : kept[1] - low]
-        if part.numel():
-            part = _add(part, take_tensor(comm, peer, tag, flat, part.numel()))
-        levels.append((peer, *kept, *given))
-        low, high = kept
-        distance //= 2
-    _fill(flat[low:high], part)
-    for peer, low, high, lacking_low, lacking_high in reversed(levels):
-        _post_part(comm, peer, flat[low:high], tag, fresh=False)
-        lacking = flat[lacking_low:lacking_high]
-        if lacking.numel():
-            _fill(lacking, take_tensor(comm, peer, tag, flat, lacking.numel()))
-
-
-def _post_part(comm: Comm, peer: int, part: torch.Tensor, tag: Tag, fresh: bool) -> None:
-    if part.numel():
-        # Without a copy when it is a fresh sum, which is only read from then on.
-        comm.post(peer, _packet(part if fresh else _copy(part)), tag)
-
-
-# The tree.
-
-
-def _reduce(comm: Comm, flat: torch.Tensor, root: int, tag: Tag) -> torch.Tensor | None:
-    """Add up children, the nearest first, then pass on to the parent; the sum at the root."""
-    size = comm.size
-    position = (comm.rank - root) % size
-    total = None
-    for child in tree_children(position, size):
-        received = take_tensor(comm, (child + root) % size, tag, flat, flat.numel())
-        total = _add(flat if total is None else total, received)
-    if not position:
-        return total
-    # A sum is fresh and only read from here on; a leaf's tensor is the caller's own.
-    packet = _packet(_copy(flat) if total is None else total)
-    comm.post(((position & (position - 1)) + root) % size, packet, tag)
-    return None
-
-
-def _broadcast(
-    comm: Comm, flat: torch.Tensor, value: torch.Tensor | None, root: int, tag: Tag
-) -> None:
-    if comm.rank == root:
-        assert value is not None
-        broadcast_packet(comm, _packet(value), root, tag)
-        return
-    packet = broadcast_packet(comm, None, root, tag)
-    _fill(flat, opened(comm, root, tag, packet, flat, flat.numel()))
-
-
-def _tree(comm: Comm, flat: torch.Tensor, tag: Tag) -> None:
-    total = _reduce(comm, flat, 0, tag)
-    if total is not None:
-        _fill(flat, total)
-    _broadcast(comm, flat, total, 0, tag)
+def _receive(comm: Comm, src: int, tag: Tag, like: torch.Tensor, numel: int) -> torch.Tensor:
+    return opened(comm, src, tag, take(comm, src, tag), like.dtype, numel).to(like.device)
 
 
 # Gathers.
@@ -384,7 +263,7 @@ def _gather_ring(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Ta
     row = _copy(flat)
     for i in range(1, size):
         comm.post((rank + 1) % size, _packet(row), tag)
-        row = take_tensor(comm, (rank - 1) % size, tag, flat, flat.numel())
+        row = _receive(comm, (rank - 1) % size, tag, flat, flat.numel())
         _fill(gathered[(rank - i) % size], row)
 
 
@@ -398,17 +277,11 @@ def _gather_doubling(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag
         # `held` fills up from the front and no row of it is written twice, so its filled rows may
         # be in flight while others are filled.
         comm.post((rank - have) % size, _packet(held[:blocks].view(-1)), tag)
-        came = take_tensor(comm, (rank + have) % size, tag, flat, blocks * numel)
+        came = _receive(comm, (rank + have) % size, tag, flat, blocks * numel)
         _fill(held[have : have + blocks], came.view(blocks, numel))
         have += blocks
     _fill(gathered, torch.roll(held, rank, 0) if not held.is_meta else held)
 
-
-ALL_REDUCES: dict[str, Callable[[Comm, torch.Tensor, Tag], None]] = {
-    "halving_doubling": _halving_doubling,
-    "ring": _ring,
-    "tree": _tree,
-}
 
 ALL_GATHERS: dict[str, Callable[[Comm, torch.Tensor, torch.Tensor, Tag], None]] = {
     "doubling": _gather_doubling,

@@ -55,11 +55,14 @@ class SSGD(Method):
         total = torch.zeros_like(w.params)
         pending = 0
         for batch in w.batches():
-            total.add_(w.gradient(batch), alpha=batch.weight)
+            gradient = w.gradient(batch)
+            if pending:
+                total.add_(gradient, alpha=batch.weight)
+            else:
+                torch.mul(gradient, batch.weight, out=total)
             pending += 1
             if pending == self.accumulate:
                 w.apply(_mean(w, total, pending))
-                total.zero_()
                 pending = 0
         if pending:
             w.apply(_mean(w, total, pending))

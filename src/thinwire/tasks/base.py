@@ -28,8 +28,9 @@ class Task(ABC):
 
     Attributes:
         name: for tables and records.
-        uses_rngs: the global random generators that `model` and `loss` draw from, of "torch",
-            "numpy" and "random"; virtual workers keep these apart and leave the others alone.
+        uses_rngs: the global random generators that `loss` draws from (dropout, augmentation), of
+            "torch", "numpy" and "random"; virtual workers keep these apart, and swap them at every
+            gradient. `model` may draw from all three.
         timing_only: the model lies on the meta device and nothing is computed, only timed.
     """
 

@@ -39,6 +39,7 @@ class Digits(AbstractClassification):
     """
 
     name: ClassVar[str] = "digits"
+    uses_rngs: ClassVar[tuple[str, ...]] = ()
     train_limit: int | None = None
 
     def __post_init__(self) -> None:

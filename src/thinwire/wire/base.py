@@ -15,14 +15,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from thinwire.wire.meter import Meter
 from thinwire.wire.packet import Packet
 
-__all__ = ["ANY", "Arrival", "Comm", "Losses", "Posted", "Tag", "Task", "Work"]
+__all__ = ["ANY", "Arrival", "Comm", "Losses", "Move", "Posted", "Tag", "Task", "Work"]
 
 ANY = -1
 """As the source of a wait: whoever comes first."""
@@ -65,6 +65,20 @@ class Arrival(NamedTuple):
     def departed(self) -> bool:
         """Whether this is a departure, not a message."""
         return self.packet is None
+
+
+class Move(NamedTuple):
+    """A post or a wait that is known beforehand, see `Comm.play`.
+
+    Args:
+        peer: posted to or waited for.
+        packet: None is a wait.
+        after: the earlier move whose packet must have left before this one goes; -1 is none.
+    """
+
+    peer: int
+    packet: Packet | None
+    after: int = -1
 
 
 class Posted:
@@ -125,10 +139,13 @@ class Comm(ABC):
         simulated: whether time is virtual, so that computation must be charged by `spend`.
         in_hook: set while a hook of the backward pass is called after it, on the virtual cluster:
             a wait raises, as it does on the real wire.
+        meetings: where the workers of one process may leave things for each other, so that a
+            collective's arithmetic is done once; None where they share no memory.
     """
 
     simulated: bool = False
     in_hook: bool = False
+    meetings: dict[Any, Any] | None = None
     rank: int
     size: int
     num_servers: int
@@ -175,6 +192,21 @@ class Comm(ABC):
             PeerFinishedError: the awaited peers have finished without sending it.
             WaitInBackwardError: called inside an autograd hook.
         """
+
+    def play(self, moves: Sequence[Move], tag: Tag) -> None:
+        """Post and wait as told, dropping what comes: for those who need only the time it takes.
+
+        Strict losses only, for a departure would be dropped, too.
+
+        Raises:
+            as `wait`.
+        """
+        posted: dict[int, Posted] = {}
+        for i, move in enumerate(moves):
+            if move.packet is None:
+                self.wait(move.peer, tag)
+            else:
+                posted[i] = self.post(move.peer, move.packet, tag, after=posted.get(move.after))
 
     @abstractmethod
     def spend(self, work: Work) -> None:

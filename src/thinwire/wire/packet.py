@@ -25,8 +25,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from thinwire.errors import InputError
@@ -66,8 +66,7 @@ def header_nbytes(num_buffers: int) -> int:
     return _HEAD.size + _BUFFER.size * num_buffers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Packet:
+class Packet(msgspec.Struct, frozen=True, eq=False):
     """Typed buffers under a declared header.
 
     Args:
@@ -82,7 +81,7 @@ class Packet:
     kind: str = "user"
     step: int = 0
     layer: int = -1
-    _nbytes: int = field(default=-1, init=False, repr=False)
+    _nbytes: int = -1  # once asked for
 
     @staticmethod
     def of(*tensors: torch.Tensor, kind: str = "user", step: int = 0, layer: int = -1) -> Packet:
@@ -97,7 +96,7 @@ class Packet:
             total = _HEAD.size + _BUFFER.size * len(self.buffers)
             for buffer in self.buffers:
                 total += buffer.numel() * buffer.itemsize
-            object.__setattr__(self, "_nbytes", total)  # asked for several times on its way
+            msgspec.structs.force_setattr(self, "_nbytes", total)  # asked for again on its way
         return self._nbytes
 
     @property

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,71 +10,21 @@ import torch
 from thinwire.errors import (
     DeadlineError,
     InputError,
-    PeerDiedError,
     PeerFinishedError,
     ThinwireError,
 )
 from thinwire.fibers import inside_backward, pause, refuse_in_backward
-from thinwire.wire.base import ANY, Arrival, Comm, Posted, Tag, Task, Work
-from thinwire.wire.meter import Meter
+from thinwire.wire.base import ANY, Arrival, Comm, Move, Posted, Tag, Task, Work
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, to_ns
-from thinwire.wire.virtual.network import VirtualPosted
+from thinwire.wire.virtual.endpoint import Endpoint, Waiter
+from thinwire.wire.virtual.network import Message
+from thinwire.wire.virtual.player import Player
 
 if TYPE_CHECKING:
     from thinwire.wire.virtual.world import World
 
-__all__ = ["Endpoint", "VirtualComm", "VirtualTask", "Waiter"]
-
-
-class Waiter:
-    """A suspended wait."""
-
-    __slots__ = ("comm", "resume", "src", "tag")
-
-    def __init__(self, comm: VirtualComm, src: int, tag: Any, resume: Callable[[Any], None]):
-        self.comm = comm
-        self.src = src
-        self.tag = tag
-        self.resume = resume
-
-
-class Endpoint:
-    """An address: what has arrived there and who waits for what.
-
-    Attributes:
-        gone: "" while it lives, then "finished" or "died".
-        missed: whether the others have noticed that it died.
-        in_flight: messages posted here that have not arrived yet.
-        held: by destination, the last packet that waits for an earlier one to leave.
-    """
-
-    def __init__(self, rank: int, node: int):
-        self.rank = rank
-        self.node = node
-        self.meter = Meter()
-        self.boxes: dict[Any, deque[Arrival]] = {}
-        self.waiters: dict[Any, Waiter] = {}
-        self.gone = ""
-        self.missed = False
-        self.in_flight = 0
-        self.held: dict[int, Posted] = {}
-        self.programs = 0
-        self.departures: deque[int] = deque()
-        self.step = 0
-
-    def take(self, src: int, tag: Any) -> Arrival | None:
-        """The earliest arrival that a wait for (src, tag) would get."""
-        box = self.boxes.get(tag)
-        if not box:
-            return None
-        if src == ANY or box[0].src == src:
-            return box.popleft()
-        for i, arrival in enumerate(box):
-            if arrival.src == src:
-                del box[i]
-                return arrival
-        return None
+__all__ = ["VirtualComm", "VirtualTask"]
 
 
 class VirtualComm(Comm):
@@ -100,7 +49,8 @@ class VirtualComm(Comm):
         self._world = world
         self.endpoint = endpoint
         self._key = key
-        self._debt: list[Work] = []
+        self._debt: Work | None = None
+        self.meetings = world.meetings.setdefault(key, {})
 
     @property
     def step(self) -> int:
@@ -109,12 +59,17 @@ class VirtualComm(Comm):
 
     @step.setter
     def step(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.endpoint.step = value
         if self._world.faults is not None and self._key is None:
+            self.settle()
+            self.endpoint.step = value
             self._world.faults.on_step(self.rank, value)
+        else:
+            self.endpoint.step = value
 
     def now(self) -> float:
         """See `Comm`: virtual seconds."""
+        if self._debt is not None:
+            self.settle()
         return self._world.clock.now / NS
 
     def post(
@@ -124,42 +79,44 @@ class VirtualComm(Comm):
         if not 0 <= dst < len(self._world.endpoints) or dst == self.rank:
             last = len(self._world.endpoints) - 1
             raise InputError(f"rank {self.rank}: post to {dst}; valid: 0..{last}, not itself")
-        world, endpoint, posted = self._world, self.endpoint, VirtualPosted()
+        if self._debt is not None:
+            self.settle()
+        return self.post_tagged(dst, packet, tag if self._key is None else (self._key, tag), after)
+
+    def post_tagged(self, dst: int, packet: Packet, tag: Any, after: Posted | None) -> Message:
+        """As `post`, with the whole tag, and nothing left to check."""
+        world, endpoint = self._world, self.endpoint
         nbytes = packet.nbytes if world.charge_headers else packet.payload_nbytes
-        whole_tag = tag if self._key is None else (self._key, tag)
+        message = Message(endpoint, world.endpoints[dst], packet, nbytes, tag)
         held = endpoint.held
-        if dst not in held and (after is None or self._has_left(after)):
-            world.transmit(endpoint, dst, packet, nbytes, whole_tag, posted)
-            return posted
-        message = (endpoint, dst, packet, nbytes, whole_tag, posted)
-        if dst in held:
-            self._hold(posted, held[dst], after, message)
-        elif after is not None:
-            self._hold(posted, after, None, message)
-        return posted
+        if held and dst in held:
+            self._hold(message, held[dst], after)
+        elif after is None or self._has_left(after):
+            world.transmit(message)
+        else:
+            self._hold(message, after, None)
+        return message
 
     def _has_left(self, posted: Posted) -> bool:
-        left_at = posted.left_at if isinstance(posted, VirtualPosted) else None
+        left_at = posted.left_at if isinstance(posted, Message) else None
         return posted.left or (left_at is not None and left_at <= self._world.clock.now)
 
-    def _hold(
-        self, posted: Posted, first: Posted, second: Posted | None, message: tuple[Any, ...]
-    ) -> None:
+    def _hold(self, message: Message, first: Posted, second: Posted | None) -> None:
         """Transmit when `first`, then `second`, have left; meanwhile nothing may overtake it on
         its way to the same endpoint."""
-        world, endpoint, dst = self._world, self.endpoint, message[1]
+        world, endpoint, dst = self._world, self.endpoint, message.dst.rank
         endpoint.in_flight += 1  # a program may end while its packets wait their turn
-        endpoint.held[dst] = posted
+        endpoint.held[dst] = message
 
         def go() -> None:
-            if endpoint.held.get(dst) is posted:
+            if endpoint.held.get(dst) is message:
                 del endpoint.held[dst]
-            world.transmit_held(*message)
+            world.transmit_held(message)
 
         self._when_left(first, go if second is None else lambda: self._when_left(second, go))
 
     def _when_left(self, posted: Posted, action: Callable[[], None]) -> None:
-        left_at = posted.left_at if isinstance(posted, VirtualPosted) else None
+        left_at = posted.left_at if isinstance(posted, Message) else None
         if self._has_left(posted):
             action()
         elif left_at is None:
@@ -171,8 +128,8 @@ class VirtualComm(Comm):
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
         if self.in_hook or inside_backward():
             refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})", self.in_hook)
-        if self._debt:
-            self._pay()
+        if self._debt is not None:
+            self.settle()
         world, endpoint = self._world, self.endpoint
         whole_tag: Any = tag if self._key is None else (self._key, tag)
         if world.anyone_gone:
@@ -200,6 +157,21 @@ class VirtualComm(Comm):
         if isinstance(arrival, ThinwireError):
             raise arrival
         return arrival
+
+    def play(self, moves: Sequence[Move], tag: Tag) -> None:
+        """See `Comm`; the program is not woken between the moves."""
+        if self.in_hook or inside_backward():
+            refuse_in_backward(f"rank {self.rank}: a collective ({tag!r})", self.in_hook)
+        if self._debt is not None:
+            self.settle()
+        world = self._world
+        if world.faults is not None or world.anyone_gone:
+            super().play(moves, tag)
+            return
+        whole_tag: Any = tag if self._key is None else (self._key, tag)
+        if whole_tag in self.endpoint.waiters:
+            raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
+        Player(world, self, moves, whole_tag).run()
 
     def _departure(self, src: int, tag: Tag) -> Arrival | None:
         """What a wait for the gone gets: a departure, an error, or None while some may come."""
@@ -239,23 +211,29 @@ class VirtualComm(Comm):
         )
 
     def spend(self, work: Work) -> None:
-        """See `Comm`: virtual time passes while the node does `work`."""
-        if inside_backward():
-            self._debt.append(work)
+        """See `Comm`: virtual time passes while the node does `work`.
+
+        Nobody can see how far this program has come before it does something visible, so the time
+        passes then, in one piece: at the next post, wait, start, look at the clock, or end.
+        """
+        debt = self._debt
+        if debt is not None:
+            work = Work(
+                debt.flops + work.flops,
+                debt.memory_bytes + work.memory_bytes,
+                debt.elapsed + work.elapsed,
+            )
+        self._debt = work
+
+    def settle(self) -> None:
+        """Let the time of all that was spent pass now; inside a backward pass it has to wait."""
+        work = self._debt
+        if work is None or inside_backward():
             return
-        if self._debt:
-            self._pay()
-        self._compute(work)
-
-    def _pay(self) -> None:
-        debt, self._debt = self._debt, []
-        for work in debt:
-            self._compute(work)
-
-    def _compute(self, work: Work) -> None:
+        self._debt = None
         world = self._world
         began = world.clock.now
-        world.processors[self.endpoint.node].submit(work, lambda: self.resume(None))
+        world.processors[self.endpoint.node].submit(work, self.resume)
         pause()
         elapsed = world.clock.now - began
         self.meter.computed += elapsed / NS
@@ -264,6 +242,7 @@ class VirtualComm(Comm):
 
     def start(self, program: Callable[[Comm], Any], key: str) -> Task:
         """See `Comm`."""
+        self.settle()
         whole_key = key if self._key is None else f"{self._key}/{key}"
         return VirtualTask(self._world, self.endpoint, program, whole_key)
 
@@ -292,12 +271,16 @@ class VirtualTask(Task):
     @property
     def done(self) -> bool:
         """See `Task`."""
+        asking = self._world.running()
+        if asking is not None:
+            asking.settle()
         return self._done
 
     def _run(self, program: Callable[[Comm], Any], comm: VirtualComm) -> None:
         try:
             with torch.no_grad():
                 self._result = program(comm)
+            comm.settle()
         except Exception as error:
             self._error = error
         finally:
@@ -312,18 +295,18 @@ class VirtualTask(Task):
 
     def wait(self, deadline: float | None = None) -> Any:
         """See `Task`; joining is a wait and counts as one."""
-        refuse_in_backward(
-            f"rank {self._rank}: waiting for task {self._key!r}", self._world.running().in_hook
-        )
+        comm = self._world.running()
+        assert comm is not None, "a task was waited for outside its program"
+        refuse_in_backward(f"rank {self._rank}: waiting for task {self._key!r}", comm.in_hook)
+        comm.settle()
         if not self._done:
-            self._join(deadline)
+            self._join(comm, deadline)
         if self._error is not None:
             raise self._error
         return self._result
 
-    def _join(self, deadline: float | None) -> None:
+    def _join(self, comm: VirtualComm, deadline: float | None) -> None:
         world = self._world
-        comm = world.running()
         join = comm.resume
         self._joiners.append(join)
         if deadline is not None:
@@ -345,8 +328,3 @@ class VirtualTask(Task):
                     "the deadline has passed"
                 )
             )
-
-
-def died_error(dead: Endpoint, name: str, why: str) -> PeerDiedError:
-    """The error every wait raises once an endpoint has died under strict losses."""
-    return PeerDiedError(dead.rank, f"{name} died at step {dead.step}: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from thinwire.cluster import Node
 from thinwire.wire.base import Work
 from thinwire.wire.virtual.clock import NS, Clock
 
-__all__ = ["Processor", "seconds_of"]
+__all__ = ["Job", "Processor", "seconds_of"]
 
 
 def seconds_of(work: Work, node: Node) -> float:
@@ -24,12 +25,15 @@ def seconds_of(work: Work, node: Node) -> float:
     return seconds
 
 
-class _Job:
-    __slots__ = ("done", "remaining")
+class Job:
+    """Work on its way through a node."""
 
-    def __init__(self, remaining: float, done: Callable[[], None]):
+    __slots__ = ("done", "factor", "remaining")
+
+    def __init__(self, remaining: float, done: Callable[[Any], None], factor: float):
         self.remaining = remaining  # seconds at full speed, alone
         self.done = done
+        self.factor = factor  # of jitter
 
 
 class Processor:
@@ -44,19 +48,31 @@ class Processor:
         self.busy_ns = 0
         self._clock = clock
         self._rng = rng
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         self._since = 0
         self._version = 0
 
-    def submit(self, work: Work, done: Callable[[], None]) -> None:
-        """Run `work` from now on; `done()` is called at the virtual time it is finished."""
+    def submit(self, work: Work, done: Callable[[Any], None], before: Job | None = None) -> Job:
+        """Run `work` from now on; `done(None)` is called at the virtual time it is finished.
+
+        Args:
+            work: what is to be done.
+            done: called at its end.
+            before: a job that has finished right now and is continued, as if its work had been so
+                much more from the beginning: with the same jitter, and rounded once.
+        """
         seconds = seconds_of(work, self.node)
-        if self.node.jitter > 0:
+        factor, left = 1.0, 0.0
+        if before is not None:
+            factor, left = before.factor, before.remaining
+        elif self.node.jitter > 0:
             sigma = math.sqrt(math.log1p(self.node.jitter**2))
-            seconds *= float(self._rng.lognormal(-sigma * sigma / 2, sigma))
+            factor = float(self._rng.lognormal(-sigma * sigma / 2, sigma))
         self._advance()
-        self._jobs.append(_Job(seconds, done))
+        job = Job(seconds * factor + left, done, factor)
+        self._jobs.append(job)
         self._plan()
+        return job
 
     def _advance(self) -> None:
         now = self._clock.now
@@ -108,4 +124,4 @@ class Processor:
         self._jobs = [job for job in self._jobs if job not in finished]
         self._plan()
         for job in finished:
-            job.done()
+            job.done(None)

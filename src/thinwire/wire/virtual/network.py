@@ -20,30 +20,47 @@ import numpy as np
 
 from thinwire.cluster import Cluster, Trace
 from thinwire.wire.base import Posted
+from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, Clock, to_ns
+from thinwire.wire.virtual.endpoint import Endpoint
 
-__all__ = ["LOCAL_RATE", "FairNetwork", "Network", "QueueNetwork", "VirtualPosted"]
+__all__ = ["LOCAL_RATE", "Deliver", "FairNetwork", "Message", "Network", "QueueNetwork"]
 
 LOCAL_RATE = 10e9
 """Bytes per second between two endpoints of one machine: a copy in memory."""
 
-Deliver = Callable[..., None]
+
+class Message(Posted):
+    """A packet on its way, which is also what `post` returns.
+
+    Attributes:
+        began: when it was handed to the network, ns.
+        left_at: set where the network knows beforehand when it will leave.
+    """
+
+    # One object a message, for there are millions; the fair network keeps its stream here, too.
+    __slots__ = ("began", "dst", "left_at", "nbytes", "packet", "pair", "rate", "remaining",
+                 "since", "src", "tag", "version")  # fmt: skip
+
+    def __init__(self, src: Endpoint, dst: Endpoint, packet: Packet, nbytes: int, tag: Any):
+        self.src = src
+        self.dst = dst
+        self.packet = packet
+        self.nbytes = nbytes
+        self.tag = tag
+        self.began = 0
+        self.left_at: int | None = None
 
 
-class VirtualPosted(Posted):
-    """A posted packet; `left_at` is set where the network knows beforehand when it will leave."""
-
-    left_at: int | None = None
+Deliver = Callable[[Message], None]
 
 
 class Network(Protocol):
     """Carries messages between nodes."""
 
-    def send(
-        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, *args: Any
-    ) -> None:
-        """Take a message from node `src` to node `dst`: call `deliver(*args)` when it has arrived,
-        and when its last byte has left `posted.mark_left()`, or tell the time now in `left_at`."""
+    def send(self, message: Message) -> None:
+        """Take a message: have it delivered when it has arrived, and when its last byte has left
+        call its `mark_left()`, or tell the time now in `left_at`."""
         ...
 
 
@@ -94,8 +111,9 @@ class _Server:
 class QueueNetwork:
     """First come, first served at each egress and ingress; see the module."""
 
-    def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
+    def __init__(self, clock: Clock, cluster: Cluster, deliver: Deliver, seed: int = 0):
         self._clock = clock
+        self._deliver = deliver
         self._cluster = cluster
         self._latencies = _Latencies(cluster, seed)
         self._egress = [_Server(n.egress, n.egress_scale) for n in cluster.nodes]
@@ -103,33 +121,26 @@ class QueueNetwork:
         self._sites: dict[tuple[str, str], _Server] = {}
         self._between: dict[tuple[int, int], tuple[_Server, ...]] = {}
 
-    def send(
-        self,
-        src: int,
-        dst: int,
-        nbytes: int,
-        posted: VirtualPosted,
-        deliver: Deliver,
-        *args: Any,
-    ) -> None:
+    def send(self, message: Message) -> None:
         """See `Network`."""
-        clock = self._clock
+        clock, nbytes = self._clock, message.nbytes
+        src, dst = message.src.node, message.dst.node
         if src == dst:
-            posted.mark_left()
-            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver, *args)
+            message.mark_left()
+            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), self._deliver, message)
             return
         egress = self._egress[src]
         start = max(clock.now, egress.free)
-        posted.left_at = through = egress.serve(start, nbytes)
-        if posted.awaited:  # a packet was told to follow this one before it could go
-            clock.at(through, posted.mark_left)
+        message.left_at = through = egress.serve(start, nbytes)
+        if message.awaited:  # a packet was told to follow this one before it could go
+            clock.at(through, message.mark_left)
         # A message can't get through faster than the slowest part of its path lets it.
         for server in self._middle(src, dst):
             through = max(through, server.serve(start, nbytes))
         first = self._latencies.arrival(src, dst, start)
         arrived = max(self._ingress[dst].serve(first, nbytes), through + first - start)
         self._ingress[dst].free = arrived
-        clock.at(arrived, deliver, *args)
+        clock.at(arrived, self._deliver, message)
 
     def _middle(self, src: int, dst: int) -> tuple[_Server, ...]:
         """What a message passes between egress and ingress."""
@@ -162,7 +173,7 @@ class _Resource:
     def __init__(self, rate: float, scale: Trace | None = None):
         self.rate = rate
         self.scale = scale
-        self.flows: dict[_Flow, None] = {}
+        self.flows: dict[Message, None] = {}
         self.wakes_at = -1
 
     def capacity(self, now: int) -> float:
@@ -179,40 +190,15 @@ class _Pair:
         self.rate = min(r.rate for r in resources)
         self.steady = all(r.scale is None for r in resources)
         self.busy = False
-        self.queue: deque[_Flow] = deque()
-
-
-class _Flow:
-    """A message on its way."""
-
-    __slots__ = ("args", "deliver", "ends", "pair", "posted", "rate", "remaining", "since",
-                 "version")  # fmt: skip
-
-    def __init__(
-        self,
-        pair: _Pair,
-        nbytes: int,
-        posted: VirtualPosted,
-        deliver: Deliver,
-        ends: tuple[int, int],
-        args: Any,
-    ):
-        self.pair = pair
-        self.remaining = float(nbytes)
-        self.posted = posted
-        self.deliver = deliver
-        self.ends = ends
-        self.args = args
-        self.rate = 0.0
-        self.since = 0
-        self.version = 0
+        self.queue: deque[Message] = deque()
 
 
 class FairNetwork:
     """Max-min fair sharing between the streams of different pairs; see the module."""
 
-    def __init__(self, clock: Clock, cluster: Cluster, seed: int = 0):
+    def __init__(self, clock: Clock, cluster: Cluster, deliver: Deliver, seed: int = 0):
         self._clock = clock
+        self._deliver = deliver
         self._cluster = cluster
         self._latencies = _Latencies(cluster, seed)
         self._egress = [_Resource(n.egress, n.egress_scale) for n in cluster.nodes]
@@ -221,24 +207,23 @@ class FairNetwork:
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._dirty: dict[_Resource, None] = {}
 
-    def send(
-        self, src: int, dst: int, nbytes: int, posted: VirtualPosted, deliver: Deliver, *args: Any
-    ) -> None:
+    def send(self, message: Message) -> None:
         """See `Network`."""
+        src, dst = message.src.node, message.dst.node
         if src == dst:
-            posted.mark_left()
-            clock = self._clock
-            clock.at(clock.now + math.ceil(nbytes * NS / LOCAL_RATE), deliver, *args)
+            message.mark_left()
+            clock, delay = self._clock, math.ceil(message.nbytes * NS / LOCAL_RATE)
+            clock.at(clock.now + delay, self._deliver, message)
             return
         pair = self._pairs.get((src, dst))
         if pair is None:
             pair = self._pairs[src, dst] = _Pair(self._route(src, dst))
-        flow = _Flow(pair, nbytes, posted, deliver, (src, dst), args)
+        message.pair = pair
         if pair.busy:
-            pair.queue.append(flow)
+            pair.queue.append(message)
         else:
             pair.busy = True
-            self._begin(flow)
+            self._begin(message)
 
     def _route(self, src: int, dst: int) -> tuple[_Resource, ...]:
         parts = [self._egress[src], self._ingress[dst]]
@@ -249,15 +234,18 @@ class FairNetwork:
             parts.append(self._sites.setdefault((name, direction), _Resource(rate)))
         return tuple(parts)
 
-    def _begin(self, flow: _Flow) -> None:
-        flow.since = self._clock.now
-        pair, alone = flow.pair, flow.pair.steady
+    def _begin(self, flow: Message) -> None:
+        flow.remaining, flow.rate, flow.version = float(flow.nbytes), 0.0, 0
+        pair, now = flow.pair, self._clock.now
+        flow.since = now
+        alone = pair.steady
         for resource in pair.resources:
             if resource.flows:
                 alone = False
             resource.flows[flow] = None
         if alone:
-            self._set_rate(flow, pair.rate)
+            flow.rate = pair.rate
+            self._clock.at(now + math.ceil(flow.nbytes * NS / pair.rate), self._finish, flow, 0)
         else:
             self._mark(pair.resources)
 
@@ -268,7 +256,7 @@ class FairNetwork:
         for resource in resources:
             self._dirty[resource] = None
 
-    def _set_rate(self, flow: _Flow, rate: float) -> None:
+    def _set_rate(self, flow: Message, rate: float) -> None:
         now = self._clock.now
         if flow.rate:
             flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since) / NS)
@@ -278,7 +266,7 @@ class FairNetwork:
             end = now + math.ceil(flow.remaining * NS / rate)
             self._clock.at(end, self._finish, flow, flow.version)
 
-    def _finish(self, flow: _Flow, version: int) -> None:
+    def _finish(self, flow: Message, version: int) -> None:
         if version != flow.version:
             return
         pair, shared = flow.pair, False
@@ -293,8 +281,9 @@ class FairNetwork:
         else:
             pair.busy = False
         clock = self._clock
-        clock.at(self._latencies.arrival(*flow.ends, clock.now), flow.deliver, *flow.args)
-        flow.posted.mark_left()
+        arrival = self._latencies.arrival(flow.src.node, flow.dst.node, clock.now)
+        clock.at(arrival, self._deliver, flow)
+        flow.mark_left()
 
     def _share(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -326,7 +315,7 @@ class FairNetwork:
             self._mark((resource,))
 
 
-def _component(start: _Resource) -> tuple[dict[_Resource, None], dict[_Flow, None]]:
+def _component(start: _Resource) -> tuple[dict[_Resource, None], dict[Message, None]]:
     """Every resource and stream that can influence `start`."""
     resources, flows, todo = {start: None}, {}, [start]
     while todo:
@@ -342,12 +331,12 @@ def _component(start: _Resource) -> tuple[dict[_Resource, None], dict[_Flow, Non
 
 
 def _max_min(
-    resources: dict[_Resource, None], flows: dict[_Flow, None], now: int
-) -> dict[_Flow, float]:
+    resources: dict[_Resource, None], flows: dict[Message, None], now: int
+) -> dict[Message, float]:
     """Progressive filling: the tightest link fixes the rate of its streams, and so on."""
     left = {r: r.capacity(now) for r in resources}
     count = {r: len(r.flows) for r in resources}
-    rates: dict[_Flow, float] = {}
+    rates: dict[Message, float] = {}
     while len(rates) < len(flows):
         tightest = min((r for r in resources if count[r]), key=lambda r: left[r] / count[r])
         rate = left[tightest] / count[tightest]

@@ -28,18 +28,18 @@ from thinwire.fibers import Fiber, FiberExit
 from thinwire.seeds import seed_for
 from thinwire.wire.base import ANY, Arrival, Comm, Losses
 from thinwire.wire.faults import FaultPlan, InjectedCrash
-from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, Clock, to_ns
-from thinwire.wire.virtual.comm import Endpoint, VirtualComm, Waiter, died_error
+from thinwire.wire.virtual.comm import VirtualComm
 from thinwire.wire.virtual.compute import Processor
-from thinwire.wire.virtual.network import FairNetwork, Network, QueueNetwork, VirtualPosted
+from thinwire.wire.virtual.endpoint import Endpoint, Waiter, died_error
+from thinwire.wire.virtual.network import Deliver, FairNetwork, Message, Network, QueueNetwork
 
 __all__ = ["DETECTION", "LinkModel", "World"]
 
 LinkModel: TypeAlias = Literal["fair", "queue"]
 Program: TypeAlias = Callable[[Comm], Any]
 
-NETWORKS: dict[str, Callable[[Clock, Cluster, int], Network]] = {
+NETWORKS: dict[str, Callable[[Clock, Cluster, Deliver, int], Network]] = {
     "fair": FairNetwork,
     "queue": QueueNetwork,
 }
@@ -92,7 +92,9 @@ class World:
         self.faults = faults
         self.charge_headers = charge_headers
         self.clock = Clock()
-        self.network = NETWORKS[link_model](self.clock, cluster, seed_for(seed, "latency"))
+        self.network = NETWORKS[link_model](
+            self.clock, cluster, self._deliver, seed_for(seed, "latency")
+        )
         self.processors = [
             Processor(self.clock, node, np.random.default_rng(seed_for(seed, "jitter", i)))
             for i, node in enumerate(cluster.nodes)
@@ -100,6 +102,7 @@ class World:
         self.endpoints = [Endpoint(r, node) for r, node in enumerate(workers + servers)]
         self.task_keys: list[dict[str, None]] = [{} for _ in self.endpoints]
         self.spans: list[tuple[int, str, int, int, int, int]] | None = [] if trace else None
+        self.meetings: dict[str | None, dict[Any, Any]] = {}
         self._programs: dict[VirtualComm, Fiber] = {}
         self._known_dead: PeerDiedError | None = None
         self.anyone_gone = False
@@ -152,9 +155,9 @@ class World:
         self._programs[comm] = fiber
         self.clock.at(self.clock.now, comm.resume, None)
 
-    def running(self) -> VirtualComm:
-        """The comm of the program that runs now."""
-        return next(comm for comm, fiber in self._programs.items() if fiber.running)
+    def running(self) -> VirtualComm | None:
+        """The comm of the program that runs now, None between programs."""
+        return next((comm for comm, fiber in self._programs.items() if fiber.running), None)
 
     def _resume(self, comm: VirtualComm, fiber: Fiber, value: Any) -> None:
         try:
@@ -177,51 +180,48 @@ class World:
         where = f"{self.name(comm.rank)}, step {comm.step}, virtual time {self.elapsed:.6f} s"
         return WorkerFailedError(comm.rank, f"{where}: {type(error).__name__}: {error}")
 
-    def transmit(
-        self, src: Endpoint, dst: int, packet: Packet, nbytes: int, tag: Any, posted: VirtualPosted
-    ) -> None:
+    def transmit(self, message: Message) -> None:
         """Put a posted packet on the network now."""
+        src, target, nbytes = message.src, message.dst, message.nbytes
         delay: float | None = 0.0
         if self.faults is not None:
-            delay = self.faults.on_post(src.rank, dst, tag, nbytes, self.elapsed)
-        target = self.endpoints[dst]
+            delay = self.faults.on_post(src.rank, target.rank, message.tag, nbytes, self.elapsed)
         if src.gone == "died" or (target.gone and self.losses == "elastic"):
-            posted.mark_left()
+            message.mark_left()
             return
-        counter = src.meter.local if src.node == target.node else src.meter.peers[dst]
+        counter = src.meter.local if src.node == target.node else src.meter.peers[target.rank]
         counter.sent += nbytes
         counter.messages_sent += 1
         if delay is None:
-            posted.mark_left()
+            message.mark_left()
             return
         src.in_flight += 1
-        now = self.clock.now
-        message = (src, target, packet, nbytes, tag, now)
-        journey = (src.node, target.node, nbytes, posted, self._deliver, *message)
+        message.began = now = self.clock.now
         if delay:
-            self.clock.at(now + to_ns(delay), self.network.send, *journey)
+            self.clock.at(now + to_ns(delay), self.network.send, message)
         else:
-            self.network.send(*journey)
+            self.network.send(message)
 
-    def transmit_held(self, src: Endpoint, *message: Any) -> None:
+    def transmit_held(self, message: Message) -> None:
         """Put a packet on the network that was held back, and counted as in flight, until now."""
+        src = message.src
         src.in_flight -= 1
-        self.transmit(src, *message)
+        self.transmit(message)
         if src.gone == "finished" and src.in_flight == 0:
             self._announce(src)
 
-    def _deliver(
-        self, src: Endpoint, dst: Endpoint, packet: Packet, nbytes: int, tag: Any, began: int
-    ) -> None:
+    def _deliver(self, message: Message) -> None:
+        src, dst, tag = message.src, message.dst, message.tag
+        now, nbytes = self.clock.now, message.nbytes
         src.in_flight -= 1
         if self.spans is not None:
-            self.spans.append((src.rank, "send", began, self.clock.now, dst.rank, nbytes))
+            self.spans.append((src.rank, "send", message.began, now, dst.rank, nbytes))
         if dst.gone:
             return
         counter = dst.meter.local if src.node == dst.node else dst.meter.peers[src.rank]
         counter.received += nbytes
         counter.messages_received += 1
-        arrival = Arrival(src.rank, tag, packet, self.clock.now / NS)
+        arrival = Arrival(src.rank, tag, message.packet, now / NS)
         waiter = dst.waiters.get(tag)
         if waiter is not None and waiter.src in (ANY, src.rank):
             del dst.waiters[tag]
@@ -322,7 +322,10 @@ def _store(
 ) -> Callable[[], None]:
     def run() -> None:
         with contextlib.suppress(FiberExit):
-            results[rank] = program(comm)
+            try:
+                results[rank] = program(comm)
+            finally:
+                comm.settle()  # also where it has failed: its time is part of the message
 
     return run
 
