@@ -30,6 +30,7 @@ __all__ = ["ABORT", "ACK", "FINISHED", "LEAVE", "PACKET", "Channel", "encode", "
 PACKET, FINISHED, LEAVE, ACK, ABORT = range(5)
 
 _PREFIX = struct.Struct("<BBHII")
+_SIZE = struct.Struct("<Q")
 _SIZES = [struct.Struct(f"<{n}Q") for n in range(256)]
 _STAGE = 128 * 1024
 _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more system call's iovec
@@ -47,6 +48,10 @@ def encode(
     """The pieces of a frame, in order; pieces of a small one are joined."""
     if not frames:
         return [_PREFIX.pack(kind, 0, len(key), src, dst) + key]
+    if len(frames) == 2 and len(frames[1]) <= _JOIN:
+        size = len(frames[1])
+        prefix = _PREFIX.pack(kind, 1, len(key), src, dst)
+        return [b"".join((prefix, key, _SIZE.pack(size), frames[0], frames[1]))]
     num_buffers = len(frames) - 1
     prefix = _PREFIX.pack(kind, num_buffers, len(key), src, dst)
     sizes = list(map(len, frames[1:]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
+import os
 import select
 import threading
 import time
@@ -28,6 +29,9 @@ __all__ = ["Loop", "Timer", "Waiter"]
 SPIN = 200e-6
 """Seconds that a program polls before it sleeps, if its last wait was a short one. Sleeping and
 being woken costs as much as a small message takes; where waits are long nothing is polled."""
+
+_give_way = getattr(os, "sched_yield", lambda: None)
+"""With more processes than cores, the one that is waited for may need this very core."""
 
 REST_MS = 1
 """How often a resting communication thread looks whether the program has let go of the wheel."""
@@ -259,6 +263,8 @@ class Loop:
                     if waiter.peek is not None and spins % 8:
                         with self.lock:
                             waiter.peek(select.POLLIN)
+                        if not waiter.ready:
+                            _give_way()
                         now = time.monotonic()
                         continue
                     ready = self._program_poll.poll_now()

@@ -259,7 +259,8 @@ class Station:
         counter.messages_received += 1
         found = (src, packet, time.monotonic() - self.began)
         waiter = endpoint.waiters.get(key)
-        if waiter is not None and waiter.found is None and waiter.src in (ANY, src):
+        if waiter is not None and (waiter.src == src or waiter.src == ANY):
+            del endpoint.waiters[key]
             waiter.found = found
             waiter.wake()
             return

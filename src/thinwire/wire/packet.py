@@ -38,6 +38,7 @@ VERSION = 1
 _HEAD = struct.Struct("<2sBBIiB3x")
 _COPY = 16 * 1024  # below this a copy costs less than a view
 _BUFFER = struct.Struct("<BxIH")  # elements as 32 low bits, then 16 high bits
+_WHOLE = struct.Struct("<2sBBIiB3xBxIH")  # the header of one buffer, the usual number
 
 # The codes are part of the layout: append, never renumber.
 KINDS = {"dense": 0, "sparse": 1, "control": 2, "model": 3, "gradient": 4, "user": 5}
@@ -113,10 +114,13 @@ class Packet(msgspec.Struct, frozen=True, eq=False):
         """The header as it travels."""
         if self.kind not in KINDS:
             raise InputError(f"packet kind = {self.kind!r}; valid: {', '.join(KINDS)}")
-        parts = [
-            _HEAD.pack(MAGIC, VERSION, KINDS[self.kind], self.step, self.layer, len(self.buffers))
-        ]
-        for buffer in self.buffers:
+        kind, buffers = KINDS[self.kind], self.buffers
+        if len(buffers) == 1 and (code := DTYPES.get(buffers[0].dtype)) is not None:
+            count = buffers[0].numel()
+            low, high = count & 0xFFFFFFFF, count >> 32
+            return _WHOLE.pack(MAGIC, VERSION, kind, self.step, self.layer, 1, code, low, high)
+        parts = [_HEAD.pack(MAGIC, VERSION, kind, self.step, self.layer, len(buffers))]
+        for buffer in buffers:
             if buffer.dtype not in DTYPES:
                 raise InputError(f"packet buffer of dtype {buffer.dtype} cannot travel")
             count = buffer.numel()

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -106,7 +106,11 @@ def _env_int(name: str) -> int:
 
 
 def meet(
-    settings: Mapping[str, str], *, interface: str | None = None, deadline: float = 60.0
+    settings: Mapping[str, str],
+    *,
+    interface: str | None = None,
+    deadline: float = 60.0,
+    watch: Callable[[list[int], int], None] | None = None,
 ) -> Meeting:
     """Find all processes of the run and connect to each.
 
@@ -116,6 +120,7 @@ def meet(
         interface: name or address of the network to use; by default THINWIRE_INTERFACE, else the
             one that leads to MASTER_ADDR.
         deadline: seconds.
+        watch: called while ranks are waited for, with those that have come and the world size.
 
     Raises:
         RendezvousError: naming who never came or cannot be reached, or what differs and where.
@@ -129,7 +134,7 @@ def meet(
     prefix = f"thinwire/{place.attempt}/{_num_meetings}"
     master = _reachable_master(place)
     store = PrefixStore(prefix, _open_store(place, master, until))
-    return _Rendezvous(place, store, until).run(settings, interface, master)
+    return _Rendezvous(place, store, until, watch).run(settings, interface, master)
 
 
 def _reachable_master(place: Place) -> str:
@@ -192,10 +197,17 @@ def _await_listener(place: Place, master: str, where: str, until: float) -> None
 class _Rendezvous:
     """One meeting, step by step."""
 
-    def __init__(self, place: Place, store: PrefixStore, until: float):
+    def __init__(
+        self,
+        place: Place,
+        store: PrefixStore,
+        until: float,
+        watch: Callable[[list[int], int], None] | None,
+    ):
         self._place = place
         self._store = store
         self._until = until
+        self._watch = watch
 
     def run(self, settings: Mapping[str, str], interface: str | None, master: str) -> Meeting:
         place = self._place
@@ -254,6 +266,8 @@ class _Rendezvous:
             # Compared as they come: a rank that was told another world size waits in vain.
             listed = [cards[r] for r in sorted(cards)]
             self._compare(listed)
+            if self._watch is not None:
+                self._watch(sorted(cards), size)
             if len(cards) == size:
                 return listed
             self._check_verdict()

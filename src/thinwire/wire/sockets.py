@@ -139,7 +139,8 @@ class SocketComm(Comm):
 
     def wait(self, src: int = ANY, tag: Tag = 0, deadline: float | None = None) -> Arrival:
         """See `Comm`."""
-        refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
+        if inside_backward():
+            refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})")
         if self._debt:
             self._pay()
         if src != ANY and (not 0 <= src < self._station.num_endpoints or src == self.rank):
@@ -169,10 +170,17 @@ class SocketComm(Comm):
                 self.meter.local if awaited in station.endpoints else self.meter.peers[awaited]
             )
             counter.waited += time.monotonic() - began
-            with self._loop.lock:
+            if waiter.found is None or arrival is None:
+                self._withdraw(waiter, key)
+
+    def _withdraw(self, waiter: Waiter, key: bytes) -> None:
+        """The wait has ended without its waiter having been given anything."""
+        endpoint = self._endpoint
+        with self._loop.lock:
+            if waiter.found is None:
                 del endpoint.waiters[key]
-                if waiter.found is not None and arrival is None:
-                    endpoint.put_back(key, waiter.found)  # it came as the wait ended otherwise
+            else:
+                endpoint.put_back(key, waiter.found)  # it came as the wait ended otherwise
 
     def _blocked(
         self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
@@ -186,9 +194,9 @@ class SocketComm(Comm):
                 run.loop.drive(waiter, until)  # the usual case, without ceremony
             else:
                 run.block(waiter, until)
+            if waiter.found is not None:
+                return Arrival(waiter.found[0], tag, waiter.found[1], waiter.found[2])
             with self._loop.lock:
-                if waiter.found is not None:
-                    return Arrival(waiter.found[0], tag, waiter.found[1], waiter.found[2])
                 arrival = self._station.take(self._endpoint, waiter.src, key, tag)
                 waiter.ready = False
             if arrival is not None:
@@ -376,6 +384,7 @@ def connect(
     spend: Callable[[Work], float] | None = None,
     meeting_deadline: float = 60.0,
     max_queued: int = 4 << 30,
+    watch: Callable[[list[int], int], None] | None = None,
 ) -> SocketComm:
     """Join the run that the environment describes; alone (size 1) without one.
 
@@ -391,6 +400,7 @@ def connect(
         spend: seconds that `spend` is to sleep for some work, to emulate a slower node.
         meeting_deadline: seconds until all ranks must have come.
         max_queued: bytes posted to one process that its link has not taken, at most.
+        watch: called while ranks are waited for, with those that have come and the world size.
 
     Raises:
         RendezvousError: the ranks cannot find or accept each other.
@@ -404,7 +414,12 @@ def connect(
     if num_servers < 0:
         raise InputError(f"num_servers = {num_servers}; valid: 0 or more")
     common = {"losses": losses, "number of servers": str(num_servers)}
-    meeting = meet({**common, **(expected or {})}, interface=interface, deadline=meeting_deadline)
+    meeting = meet(
+        {**common, **(expected or {})},
+        interface=interface,
+        deadline=meeting_deadline,
+        watch=watch,
+    )
     station = Station(meeting, num_servers, losses, max_queued)
     run = Run(station, deadline, warn_after, faults, spend, meeting.store)
     station.loop.begin()
