@@ -20,11 +20,15 @@ __all__ = ["Flat", "Layer", "digest"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One parameter tensor's place in the flat vectors: elements start..stop-1."""
+    """One parameter tensor's place in the flat vectors: elements start..stop-1.
+
+    `shape` is the tensor's own; () where only its place is known.
+    """
 
     name: str
     start: int
     stop: int
+    shape: tuple[int, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -80,7 +84,7 @@ class Flat:
             flat.copy_(param.data.reshape(-1))
             param.data = flat.view(param.shape)
             self._pairs.append((param, self.grad_P[start:stop].view(param.shape)))
-            layers.append(Layer(name, start, stop))
+            layers.append(Layer(name, start, stop, tuple(param.shape)))
             start = stop
         self.layers: tuple[Layer, ...] = tuple(layers)
         self._places = (self._params[0].data_ptr(), self._params[-1].data_ptr())

@@ -42,11 +42,21 @@ def everything(comm: Comm) -> tuple[list[bytes], int]:
     sets = co.all_gather_sparse(comm, own)
     chosen, hit = co.gtopk_all_reduce(comm, own, K)
     kept, dropped = co.gtopk_all_reduce_conserving(comm, own, K)
-    for s in (*sets, co.sum_sparse(sets), chosen, kept, dropped):
+    borders = co.agree_regions(comm, own)
+    results.append(torch.tensor(borders))
+    exact, limit = co.oktopk_all_reduce(comm, own, K, borders, None)
+    passed = [
+        co.oktopk_all_reduce(comm, own, K, b, limit)[0] for b in (borders, [0, *[1000] * comm.size])
+    ]
+    for buffers in co.all_gather_buffers(comm, (own.index, own.value, data(rank, rank))):
+        results += buffers
+    for s in (*sets, co.sum_sparse(sets), chosen, kept, dropped, exact, *passed):
         results += [s.index, s.value]
     results.append(hit)
     co.barrier(comm)
-    return [x.view(torch.uint8).numpy().tobytes() for x in results], comm.meter.sent
+    return [x.numpy().tobytes() for x in results if x.dtype != torch.bfloat16] + [
+        x.view(torch.int16).numpy().tobytes() for x in results if x.dtype == torch.bfloat16
+    ], comm.meter.sent
 
 
 def real(rank: int, size: int) -> tuple[list[bytes], int]:

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from thinwire.compress import accumulate_and_select, select_top
+from thinwire.compress import accumulate_above, accumulate_and_select, select_top
 from thinwire.compress import fused as module
+from thinwire.compress.threshold import at_least
 from thinwire.compress.topk import SAMPLE_FROM
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.seeds import generator_for
@@ -215,3 +216,34 @@ def test_chunks_cover_the_vector_once(more):
     assert at[0] == 0
     assert at[-1] == numel
     assert at[1:-1:2] == at[2::2]
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "mostly zero", "constant", "zero"])
+@pytest.mark.parametrize("room", [1, 3000, LARGE])
+def test_what_is_above_a_known_threshold_is_found_and_stays(path, kind, room):
+    for threshold in (0.0, 0.1, 2.0, 1e30):
+        memory, grad = normal(LARGE, "memory"), gradient(kind)
+        expected = memory.clone().add_(grad, alpha=0.25)
+        found = accumulate_above(memory, grad, 0.25, threshold, room, num_threads=2)
+        assert torch.equal(memory, expected)
+        above = at_least(expected, float(torch.tensor(threshold)))
+        assert torch.equal(found.index, above.index)
+        assert torch.equal(found.value, above.value)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_known_threshold_lets_no_bad_gradient_in(path, bad):
+    memory, grad = normal(LARGE, "memory"), gradient("normal")
+    grad[12_345] = bad
+    before = memory.clone()
+    with pytest.raises(NonFiniteError, match="element 12345"):
+        accumulate_above(memory, grad, 0.25, 1.0, 10)
+    assert torch.equal(memory, before)
+
+
+def test_a_small_or_double_memory_takes_a_known_threshold_too():
+    for dtype in (torch.float32, torch.float64):
+        memory, grad = normal(50, "m").to(dtype), normal(50, "g").to(dtype)
+        found = accumulate_above(memory, grad, 0.5, 1.0, 50)
+        assert found.value.dtype == dtype
+        assert found.index.tolist() == (memory.abs() >= 1).nonzero().view(-1).tolist()

@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from thinwire.compress import _native, prepare
+from thinwire.compress import (
+    _native,
+    accumulate_and_select,
+    decode_indices,
+    encode_indices,
+    prepare,
+)
 from thinwire.compress.topk import SAMPLE_FROM
+from thinwire.testing.processes import run_processes
 
 
-def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+def run(program: Callable[[int, int], bool]) -> None:
+    """In a process of its own, which must be one where numba hasn't been loaded."""
+    assert run_processes(program, 1) == [True]
+
+
+def prepare_what_is_not_worth_it(rank: int, size: int) -> bool:
+    assert "numba" not in sys.modules
+    prepare(torch.zeros(SAMPLE_FROM - 1))
+    prepare(torch.zeros(SAMPLE_FROM, dtype=torch.float64))
+    prepare(torch.zeros(SAMPLE_FROM, device="meta"))
+    return "numba" not in sys.modules
+
+
+def select_without_numba(rank: int, size: int) -> bool:
+    assert "numba" not in sys.modules
+    sys.modules["numba"] = None  # pyright: ignore[reportArgumentType]
+    x = torch.arange(SAMPLE_FROM + 5.0)
+    kept = accumulate_and_select(torch.zeros_like(x), x, 1.0, 3)
+    assert kept.index.tolist() == [SAMPLE_FROM + 2, SAMPLE_FROM + 3, SAMPLE_FROM + 4]
+    code = encode_indices(kept.index, kept.numel)
+    return torch.equal(decode_indices(code, kept.numel), kept.index)
 
 
 def test_numba_is_loaded_only_for_a_memory_that_is_worth_it():
-    run(
-        "import sys, torch\n"
-        "from thinwire.compress import prepare\n"
-        f"prepare(torch.zeros({SAMPLE_FROM - 1}))\n"
-        f"prepare(torch.zeros({SAMPLE_FROM}, dtype=torch.float64))\n"
-        f"prepare(torch.zeros({SAMPLE_FROM}, device='meta'))\n"
-        "assert 'numba' not in sys.modules"
-    )
+    run(prepare_what_is_not_worth_it)
 
 
 def test_without_numba_selection_and_codes_still_work():
-    run(
-        "import sys, torch\n"
-        "sys.modules['numba'] = None\n"
-        "from thinwire.compress import accumulate_and_select, decode_indices, encode_indices\n"
-        f"x = torch.arange({SAMPLE_FROM + 5}.0)\n"
-        "kept = accumulate_and_select(torch.zeros_like(x), x, 1.0, 3)\n"
-        f"assert kept.index.tolist() == [{SAMPLE_FROM + 2}, {SAMPLE_FROM + 3}, {SAMPLE_FROM + 4}]\n"
-        "code = encode_indices(kept.index, kept.numel)\n"
-        "assert torch.equal(decode_indices(code, kept.numel), kept.index)"
-    )
+    run(select_without_numba)
 
 
 def test_kernels_take_what_they_were_compiled_for_and_compile_nothing_else():

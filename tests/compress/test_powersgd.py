@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -13,7 +17,7 @@ from thinwire.compress.powersgd import (
     product,
     right,
 )
-from thinwire.errors import InputError
+from thinwire.errors import InputError, NonFiniteError
 from thinwire.seeds import generator_for
 
 
@@ -117,3 +121,63 @@ def test_a_rank_below_one_is_refused():
 
 def test_meta_matrices_pass_through():
     assert orthogonalise(torch.empty(60, 2, device="meta")).shape == (60, 2)
+
+
+PORTABLE = """
+import hashlib, numpy as np, torch
+from thinwire.compress.powersgd import orthogonalise, product
+drawn = np.random.default_rng(1)
+p, q = (torch.from_numpy(drawn.standard_normal((n, 4)).astype("f4")) for n in (513, 777))
+p[:, 3] = p[:, 0]
+o = orthogonalise(p)
+print(hashlib.blake2b(o.numpy().tobytes() + product(o, q).numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_factors_and_product_have_the_same_bits_on_processors_with_and_without_wide_units():
+    """Of torch, of MKL and of numpy, as older processors would run them."""
+    variants = [
+        {},
+        {"ATEN_CPU_CAPABILITY": "default"},
+        {"MKL_CBWR": "COMPATIBLE"},
+        {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
+        {"OMP_NUM_THREADS": "2"},
+    ]
+    found = []
+    for variant in variants:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variant}
+        command = [sys.executable, "-W", "ignore", "-c", PORTABLE]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
+    assert found == [found[0]] * len(variants)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_factor_that_is_no_number_is_refused(bad):
+    p = matrix(40, 4)
+    p[7, 2] = bad
+    with pytest.raises(NonFiniteError, match="lower the learning rate"):
+        orthogonalise(p)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e37])
+def test_columns_of_any_size_are_orthonormalised(scale):
+    q = orthogonalise(matrix(40, 4) * scale)
+    torch.testing.assert_close(q, orthogonalise(matrix(40, 4)), rtol=0, atol=1e-5)
+
+
+def test_the_product_is_that_of_a_library_to_rounding():
+    for rows, cols, rank in ((1, 1, 1), (300, 5, 2), (3, 70_000, 3), (500, 300, 8)):
+        p, q = matrix(rows, rank, seed=3), matrix(cols, rank, seed=4)
+        torch.testing.assert_close(product(p, q), p @ q.t(), rtol=1e-5, atol=1e-5)
+        out = torch.empty(rows, cols)
+        assert product(p, q, out=out) is out
+
+
+def test_small_matrices_may_be_left_dense():
+    shapes = [(64, 64), (32, 32), (7,)]
+    assert [p.rank for p in matrix_parts(shapes, 2, dense_below=1025)] == [2, 0, 0]
+    with pytest.raises(InputError, match="dense_below = -1"):
+        matrix_parts(shapes, 2, dense_below=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,15 @@ import torch
 
 from thinwire.batches import SampleStream
 from thinwire.cluster import Cluster, Node
+from thinwire.flat import Layer
 from thinwire.methods import Method
 from thinwire.tasks import Task
 from thinwire.testing.toys import Moons
 from thinwire.wire import Comm
 from thinwire.wire.virtual import World
-from thinwire.worker import Optimizer, Plan, Replica, Server, Worker
+from thinwire.worker import Batch, Optimizer, Plan, Replica, Server, Worker
+
+MOONS = Moons()  # one for all: it counts its operations and makes its data once
 
 
 def cluster(size: int, slowdowns: tuple[float, ...] = ()) -> Cluster:
@@ -48,13 +52,14 @@ def train(
     momentum: float = 0.9,
 ) -> Result:
     """Train and give back every endpoint's parameters."""
-    task = task or Moons()
+    task = task or MOONS
     speeds = speeds or (1.0,) * size
     plan = Plan(
         shares=shares or (4,) * size,
         steps=steps,
         speeds=speeds,
-        optimizer=Optimizer(lr=lr, momentum=momentum),
+        # Of a method that has momentum itself, the optimizer must have none.
+        optimizer=Optimizer(lr=lr, momentum=momentum * (method.traits.momentum == "optimizer")),
         seed=seed,
         eval_every=2,
         evaluate_at=method.traits.evaluate_at,
@@ -85,3 +90,93 @@ def train(
 @pytest.fixture
 def run_method() -> Callable[..., Result]:
     return train
+
+
+class Fed:
+    """A replica whose gradients are given and whose steps are written down, for a method's
+    arithmetic alone.
+
+    Args:
+        plan: the run's plan.
+        rank: of the worker.
+        shapes: of the layers.
+        gradients: of this worker, by step.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        shapes: list[tuple[int, ...]],
+        gradients: list[torch.Tensor],
+    ):
+        self.plan = plan
+        self.rank = rank
+        self.gradients = gradients
+        self.directions: list[torch.Tensor] = []
+        self.params = torch.zeros_like(gradients[0])
+        layers, start = [], 0
+        for i, shape in enumerate(shapes):
+            stop = start + math.prod(shape)
+            layers.append(Layer(f"layer {i}", start, stop, shape))
+            start = stop
+        self.layers = tuple(layers)
+
+    def next_batch(self, step: int, stream: SampleStream | None) -> Batch:
+        nothing = torch.empty(0)
+        weight = self.plan.shares[self.rank] / self.plan.global_batch
+        return Batch(torch.tensor([step]), nothing, nothing, weight)
+
+    def gradient(self, batch: Batch, before_layer: Any = None, on_layer: Any = None) -> Any:
+        return self.gradients[int(batch.index_B)].clone()
+
+    def apply(self, direction: torch.Tensor) -> None:
+        self.directions.append(direction.clone())
+
+    def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
+        pass
+
+    def log(self, values: dict[str, float]) -> None:
+        pass
+
+
+@dataclass
+class FedResult:
+    """By rank: the directions of all steps (T, P), and the method's state at the end."""
+
+    directions: list[torch.Tensor]
+    states: list[Any]
+    world: World
+
+
+def feed(
+    method: Method,
+    gradients: torch.Tensor,
+    shapes: list[tuple[int, ...]],
+    shares: tuple[int, ...] | None = None,
+) -> FedResult:
+    """Run a method on given gradients.
+
+    Args:
+        method: the method.
+        gradients: (N, T, P): workers, steps, parameters.
+        shapes: of the layers, P elements together.
+        shares: samples of a step, by worker.
+    """
+    size, steps, _ = gradients.shape
+    plan = Plan(shares=shares or (1,) * size, steps=steps, speeds=(1.0,) * size)
+
+    def worker(comm: Comm) -> tuple[torch.Tensor, Any]:
+        body = Fed(plan, comm.rank, shapes, list(gradients[comm.rank]))
+        w = Worker(comm, body)
+        method.worker(w)
+        return torch.stack(body.directions), w.state
+
+    world = World(cluster(size))
+    directions, states = zip(*world.run(worker), strict=True)
+    return FedResult(list(directions), list(states), world)
+
+
+@pytest.fixture
+def feed_method() -> Callable[..., FedResult]:
+    return feed

@@ -44,6 +44,16 @@ CASES = [
     Case("gtopk", {"density": 0.05, "losses": "paper"}),
     Case("gtopk", {"density": 0.05, "losses": "kept"}),
     Case("gtopk", {"density": 0.05}, DropoutMoons, "by_speed"),
+    Case("gtopk", {"density": 0.05, "warmup": 12}),
+    Case("dgc", {"density": 0.05, "dense_below": 33, "warmup": 8, "clip": 0.5}),
+    Case("dgc", {"density": 0.05, "dense_below": 0, "scope": "model", "select": "sampled"}),
+    Case("dgc", {"density": 0.05}, DropoutMoons, "by_speed"),
+    Case("oktopk", {"density": 0.05, "estimate_every": 4, "balance_every": 6}),
+    Case("oktopk", {"density": 0.2, "warmup": 8}, DropoutMoons, "by_speed"),
+    Case("powersgd", {"rank": 2}),
+    Case("powersgd", {"rank": 1, "dense_below": 64}, DropoutMoons, "by_speed"),
+    Case("qsgd", {}),
+    Case("qsgd", {"bits": 8, "bucket": 100, "errors": "kept"}, DropoutMoons, "by_speed"),
     Case("localsgd", {"every": 3, "pace": "equal"}),
     Case("localsgd", {"every": 3, "pace": "speed"}, DropoutMoons),
 ]
@@ -69,7 +79,7 @@ def job_of(case: Case, size: int) -> Job:
             batch=8,
             epochs=1.5,
             evals=3,
-            momentum=0.0 if case is ASYNCHRONOUS else 0.9,
+            momentum=0.0 if case is ASYNCHRONOUS or case.method == "dgc" else 0.9,
             split=case.split,
             threads=1,
         ),
@@ -144,7 +154,9 @@ def test_every_synchronous_method_of_the_table_is_compared():
 
 
 @pytest.mark.parametrize("size", [4, 5])
-@pytest.mark.parametrize("case", [CASES[3], CASES[5], ASYNCHRONOUS], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [CASES[3], CASES[5], CASES[9], ASYNCHRONOUS], ids=lambda case: case.id
+)
 def test_two_virtual_runs_are_identical(case, size):
     first, second = (virtual(case, size) for _ in range(2))
     assert first[1] == second[1]

@@ -10,6 +10,8 @@ from thinwire.collectives.dense import (
     reduce,
     reduce_scatter,
 )
+from thinwire.collectives.gathers import all_gather_buffers
+from thinwire.collectives.oktopk import agree_regions, even_regions, oktopk_all_reduce
 from thinwire.collectives.sparse import (
     Sparse,
     all_gather_sparse,
@@ -23,16 +25,20 @@ from thinwire.collectives.sparse import (
 
 __all__ = [
     "Sparse",
+    "agree_regions",
     "all_gather",
+    "all_gather_buffers",
     "all_gather_sparse",
     "all_reduce",
     "barrier",
     "broadcast",
     "choose_all_reduce",
+    "even_regions",
     "gather",
     "gtopk_all_reduce",
     "gtopk_all_reduce_conserving",
     "merge",
+    "oktopk_all_reduce",
     "reduce",
     "reduce_scatter",
     "split_top",

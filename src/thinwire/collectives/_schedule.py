@@ -14,7 +14,7 @@ from typing import TypeAlias
 from thinwire.errors import InputError
 
 __all__ = [
-    "MAX_BLOCKS",
+    "MAX_BUFFERS",
     "Op",
     "Schedule",
     "blocks_by_round",
@@ -24,6 +24,7 @@ __all__ = [
     "elapsed_ns",
     "halves",
     "halving_doubling",
+    "oktopk",
     "packets_of",
     "power_below",
     "reduce",
@@ -33,12 +34,16 @@ __all__ = [
 ]
 
 Op: TypeAlias = tuple[str, int, int]
-"""("send", destination, bytes) or ("recv", source, 0)."""
+"""("send", destination, bytes), ("then", destination, bytes): the same, but to leave only when all
+before it has left, or ("recv", source, 0)."""
 
 Schedule: TypeAlias = list[list[Op]]
 
-MAX_BLOCKS = 127
-"""Sparse blocks that fit into one packet: two buffers each, 255 buffers at most."""
+_ENTRY, _COUNT = 8, 8
+"""Bytes of a kept entry, and of a number of entries."""
+
+MAX_BUFFERS = 255
+"""Buffers that fit into one packet."""
 
 
 def check_size(num_workers: int, numel: int) -> None:
@@ -63,9 +68,14 @@ def blocks_by_round(num_workers: int) -> list[int]:
     return [min(1 << i, num_workers - (1 << i)) for i in range(rounds(num_workers))]
 
 
-def packets_of(blocks: int) -> list[int]:
-    """How `blocks` sparse blocks are dealt out to packets."""
-    return [min(MAX_BLOCKS, blocks - i) for i in range(0, blocks, MAX_BLOCKS)]
+def packets_of(blocks: int, width: int = 2) -> list[int]:
+    """How `blocks` blocks of `width` buffers are dealt out to packets; a sparse one has two.
+
+    >>> packets_of(300)
+    [127, 127, 46]
+    """
+    most = MAX_BUFFERS // width
+    return [min(most, blocks - i) for i in range(0, blocks, most)]
 
 
 def power_below(num_workers: int) -> int:
@@ -172,9 +182,52 @@ def _pair(peer: int, nbytes: int, receives: bool) -> list[Op]:
     return [*ops, ("recv", peer, 0)] if receives else ops
 
 
+def oktopk(num_workers: int, k: int, message: Callable[[int, int], int]) -> Schedule:
+    """Ok-Topk's sparse all-reduce with a known threshold, as `oktopk` runs it, when regions split
+    k entries of each worker and of the sum evenly.
+
+    Args:
+        num_workers: P, >= 1.
+        k: entries of each worker, and of the sum.
+        message: bytes of a packet with that payload and number of buffers.
+    """
+    small, larger = divmod(k, num_workers)
+    share = [_ENTRY * (small + (r < larger)) for r in range(num_workers)]
+
+    def survivors(first: int, blocks: int) -> list[int]:
+        sizes = [share[(first + i) % num_workers] for i in range(blocks)]
+        found, start = [], 0
+        for count in packets_of(blocks):
+            found.append(message(sum(sizes[start : start + count]), 2 * count))
+            start += count
+        return found
+
+    schedule: Schedule = []
+    for rank in range(num_workers):
+        after = [(rank + i) % num_workers for i in range(1, num_workers)]
+        ops: list[Op] = [("then", peer, message(share[peer], 2)) for peer in after]
+        ops += [("recv", peer, 0) for peer in reversed(after)]
+        ops += _doubling(rank, num_workers, lambda first, blocks: [message(_COUNT * blocks, 1)])
+        ops += _doubling(rank, num_workers, survivors)
+        schedule.append(ops)
+    return schedule
+
+
+def _doubling(rank: int, num_workers: int, sizes: Callable[[int, int], list[int]]) -> list[Op]:
+    """Bruck's gather: packet sizes are those of so many blocks of ranks from the first on."""
+    ops: list[Op] = []
+    have = 1
+    for blocks in blocks_by_round(num_workers):
+        packets = sizes(rank, blocks)
+        ops += [("send", (rank - have) % num_workers, n) for n in packets]
+        ops += [("recv", (rank + have) % num_workers, 0)] * len(packets)
+        have += blocks
+    return ops
+
+
 def sent_bytes(schedule: Schedule) -> tuple[int, ...]:
     """Bytes that each rank sends."""
-    return tuple(sum(n for what, _, n in ops if what == "send") for ops in schedule)
+    return tuple(sum(n for what, _, n in ops if what != "recv") for ops in schedule)
 
 
 def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int], int]) -> int:
@@ -189,6 +242,7 @@ def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int],
     egress, ingress = [0] * num_workers, [0] * num_workers
     at = [0] * num_workers  # next operation of each rank
     boxes: list[dict[int, int]] = [{} for _ in range(num_workers)]  # messages come, by source
+    alarmed = [False] * num_workers  # to go on when its egress is free
     events: list[tuple[int, int, int, int]] = []  # time, serial, source, destination
     serial = end = 0
 
@@ -201,6 +255,12 @@ def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int],
                 if not box.get(peer):
                     return
                 box[peer] -= 1
+            elif what == "then" and egress[rank] > now:
+                if not alarmed[rank]:
+                    serial += 1
+                    heappush(events, (egress[rank], serial, rank, rank))
+                alarmed[rank] = True
+                return
             else:
                 start, transfer = max(now, egress[rank]), transfer_ns(nbytes)
                 egress[rank] = start + transfer
@@ -213,7 +273,10 @@ def elapsed_ns(schedule: Schedule, latency_ns: int, transfer_ns: Callable[[int],
         run(rank, 0)
     while events:
         end, _, src, dst = heappop(events)
-        boxes[dst][src] = boxes[dst].get(src, 0) + 1
+        if src == dst:
+            alarmed[dst] = False
+        else:
+            boxes[dst][src] = boxes[dst].get(src, 0) + 1
         run(dst, end)
     assert all(at[r] == len(schedule[r]) for r in range(num_workers)), "a schedule that waits"
     return end

@@ -25,6 +25,7 @@ from thinwire.errors import InputError
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [
+    "all_gather_buffers",
     "all_gather_doubling",
     "all_gather_ring",
     "all_gather_sparse",
@@ -36,6 +37,7 @@ __all__ = [
     "gather",
     "gtopk_tree",
     "message_ns",
+    "oktopk",
     "parameter_server",
     "reduce",
     "reduce_scatter_ring",
@@ -242,6 +244,22 @@ def all_gather_doubling(
     return sum(net.message(each * blocks) for blocks in blocks_by_round(num_workers)) / NS
 
 
+def all_gather_buffers(
+    num_workers: int, nbytes: int, latency: float, rate: float, *, num_buffers: int = 2,
+    header: bool = True,
+) -> float:  # fmt: skip
+    """The same with that many buffers of `nbytes` together from each rank: ceil(log2 P)·α +
+    (P-1)·n·β."""
+    net = _network(num_workers, nbytes, latency, rate, header)
+    total = 0
+    for blocks in blocks_by_round(num_workers):
+        total += round(latency * NS)
+        total += sum(
+            net.transfer(nbytes * n, num_buffers * n) for n in packets_of(blocks, num_buffers)
+        )
+    return total / NS
+
+
 def all_gather_sparse(
     num_workers: int, k: int, latency: float, rate: float, *, itemsize: int = 8,
     header: bool = True,
@@ -252,12 +270,29 @@ def all_gather_sparse(
     >>> round(1e3 * all_gather_sparse(32, 25_557, 0.436e-3, 1 / 9e-9, header=False), 2)
     59.22
     """
+    return all_gather_buffers(num_workers, k * itemsize, latency, rate, header=header)
+
+
+def oktopk(
+    num_workers: int, k: int, latency: float, rate: float, *, header: bool = True
+) -> float:  # fmt: skip
+    """Entries to the owners of their regions, numbers of survivors, survivors to all; with a known
+    threshold, and regions that split k entries of each worker and k of the sum evenly:
+    (1 + 2·ceil(log2 P))·α + 2((P-1)/P)·8k·β + (P-1)·8β where P divides k, else a recurrence.
+
+    >>> round(1e3 * oktopk(32, 25_600, 0.436e-3, 1 / 9e-9, header=False), 2)
+    8.37
+    """
     net = _network(num_workers, k, latency, rate, header)
-    total = 0
-    for blocks in blocks_by_round(num_workers):
-        total += round(latency * NS)
-        total += sum(net.transfer(k * itemsize * n, 2 * n) for n in packets_of(blocks))
-    return total / NS
+    if num_workers == 1:
+        return 0.0
+    if k % num_workers:
+        return net.run(schedule.oktopk(num_workers, k, net.size))
+    share = k // num_workers * 8
+    split = round(latency * NS) + (num_workers - 1) * net.transfer(share, 2)
+    counts = all_gather_doubling(num_workers, 1, latency, rate, itemsize=8, header=header)
+    gather = all_gather_buffers(num_workers, share, latency, rate, header=header)
+    return split / NS + counts + gather
 
 
 def gtopk_tree(

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from thinwire.collectives._moves import broadcast_packet, take
-from thinwire.collectives._schedule import blocks_by_round, packets_of, tree_children
+from thinwire.collectives._schedule import tree_children
+from thinwire.collectives.gathers import all_gather_buffers
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.wire.base import Comm, Tag, Work
 from thinwire.wire.packet import Packet
@@ -229,23 +230,10 @@ def _meta(like: Sparse, count: int) -> Sparse:
 def all_gather_sparse(comm: Comm, s: Sparse, tag: Tag = "all_gather_sparse") -> list[Sparse]:
     """Every worker's set at all of them, by rank; the sets may differ in size.
 
-    Recursive doubling in Bruck's form: ceil(log2 P) rounds at any number of workers; at powers of
-    two as many messages of the same sizes as with partners at distances 1, 2, 4 …
+    By recursive doubling, as `all_gather_buffers`.
     """
-    held = [s]  # of ranks rank, rank+1, …
-    for blocks in blocks_by_round(comm.size):
-        have, sent = len(held), 0
-        for count in packets_of(blocks):
-            buffers = [t for h in held[sent : sent + count] for t in (h.index, h.value)]
-            comm.post((comm.rank - have) % comm.size, Packet(tuple(buffers), "sparse"), tag)
-            sent += count
-        source = (comm.rank + have) % comm.size
-        for _ in packets_of(blocks):
-            buffers = take(comm, source, tag).buffers
-            held += [
-                Sparse(i, v, s.numel) for i, v in zip(buffers[::2], buffers[1::2], strict=True)
-            ]
-    return [held[(rank - comm.rank) % comm.size] for rank in range(comm.size)]
+    gathered = all_gather_buffers(comm, (s.index, s.value), "sparse", tag)
+    return [Sparse(index, value, s.numel) for index, value in gathered]
 
 
 def gtopk_all_reduce(

@@ -12,6 +12,7 @@ from thinwire.collectives._schedule import blocks_by_round, check_size, packets_
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [
+    "all_gather_buffers",
     "all_gather_doubling",
     "all_gather_ring",
     "all_gather_sparse",
@@ -22,6 +23,7 @@ __all__ = [
     "broadcast",
     "gather",
     "gtopk_tree",
+    "oktopk",
     "parameter_server",
     "reduce",
     "reduce_scatter_ring",
@@ -143,15 +145,30 @@ def all_gather_doubling(
     return (sent,) * num_workers
 
 
+def all_gather_buffers(
+    num_workers: int, nbytes: int, *, num_buffers: int = 2, header: bool = True
+) -> tuple[int, ...]:
+    """(P-1)·n each."""
+    check_size(num_workers, nbytes)
+    sent = 0
+    for blocks in blocks_by_round(num_workers):
+        for n in packets_of(blocks, num_buffers):
+            sent += _size(nbytes * n, num_buffers * n, header)
+    return (sent,) * num_workers
+
+
 def all_gather_sparse(
     num_workers: int, k: int, *, itemsize: int = 8, header: bool = True
 ) -> tuple[int, ...]:
     """(P-1)·8k each."""
+    return all_gather_buffers(num_workers, k * itemsize, header=header)
+
+
+def oktopk(num_workers: int, k: int, *, header: bool = True) -> tuple[int, ...]:
+    """2((P-1)/P)·8k each and P-1 numbers of 8 bytes, to within an entry."""
     check_size(num_workers, k)
-    sent = 0
-    for blocks in blocks_by_round(num_workers):
-        sent += sum(_size(k * itemsize * n, 2 * n, header) for n in packets_of(blocks))
-    return (sent,) * num_workers
+    plan = schedule.oktopk(num_workers, k, lambda n, buffers: _size(n, buffers, header))
+    return schedule.sent_bytes(plan)
 
 
 def gtopk_tree(

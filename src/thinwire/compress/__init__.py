@@ -3,7 +3,7 @@
 from thinwire.compress.base import Codec, Traits
 from thinwire.compress.cast import Cast, StochasticCast, cast, stochastic_cast
 from thinwire.compress.feedback import Feedback, FeedbackState, feedback
-from thinwire.compress.fused import accumulate_and_select, prepare
+from thinwire.compress.fused import accumulate_above, accumulate_and_select, prepare
 from thinwire.compress.indices import decode_indices, encode_indices
 from thinwire.compress.packed import Packed, packed
 from thinwire.compress.per_layer import PerLayer, per_layer
@@ -13,6 +13,7 @@ from thinwire.compress.sampled import SampledThreshold, sampled_threshold
 from thinwire.compress.sign import Sign, sign
 from thinwire.compress.threshold import Threshold, threshold
 from thinwire.compress.topk import TopK, num_kept, select_top, topk
+from thinwire.compress.warmup import warmed
 
 __all__ = [
     "QSGD",
@@ -29,6 +30,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "Traits",
+    "accumulate_above",
     "accumulate_and_select",
     "cast",
     "decode_indices",
@@ -46,4 +48,5 @@ __all__ = [
     "stochastic_cast",
     "threshold",
     "topk",
+    "warmed",
 ]

@@ -20,10 +20,11 @@ import torch
 
 from thinwire.collectives.sparse import Sparse, index_dtype, keep_largest
 from thinwire.compress._native import kernels
+from thinwire.compress.threshold import at_least
 from thinwire.compress.topk import BLOCK, SAMPLE_FROM, select_top
 from thinwire.errors import InputError, NonFiniteError
 
-__all__ = ["accumulate_and_select", "prepare"]
+__all__ = ["accumulate_above", "accumulate_and_select", "prepare"]
 
 SAFE = 2.0**102
 """A quarter of the distance between the largest float32 and the one below: adding as much to a
@@ -75,31 +76,82 @@ def accumulate_and_select(
         NonFiniteError: the gradient, or the sum with it, is NaN or infinite somewhere; the memory
             is as before.
     """
-    flat, grad = memory.detach().view(-1), grad.detach().reshape(-1)
+    flat, grad = _matching(memory, grad, scale)
     numel = flat.numel()
-    if flat.shape != grad.shape or flat.dtype != grad.dtype or flat.device != grad.device:
-        raise InputError(
-            f"a gradient of {grad.numel()} x {grad.dtype} on {grad.device} meets a memory of "
-            f"{numel} x {flat.dtype} on {flat.device}"
-        )
     if not 1 <= k <= numel:
         raise InputError(f"k = {k!r}; valid: 1..{numel}")
-    if not abs(scale) <= MAX:
-        raise InputError(f"scale = {scale!r}; it must be finite in float32")
-    threads = num_threads if num_threads is not None else torch.get_num_threads()
-    if threads < 1:
-        raise InputError(f"num_threads = {num_threads!r}; it must be >= 1")
     if flat.is_meta:
         return select_top(flat, k)
+    threads = _threads(numel, num_threads)
     if not _compiled(flat):
         _refuse_bad_sum(flat, grad, scale)
         return _select(flat.add_(grad, alpha=scale), k)
-    threads = max(1, min(threads, numel // CHUNK))
     estimate = _look_ahead(flat, grad, scale, k, threads)
     if estimate is None:
         return _select(flat.add_(grad, alpha=scale), k)
     found = _accumulate(flat.numpy(), grad.numpy(), scale, *estimate, threads)
     return _select(flat, k) if found is None else _exact(flat, *found, k)
+
+
+def accumulate_above(
+    memory: torch.Tensor,
+    grad: torch.Tensor,
+    scale: float,
+    threshold: float,
+    room: int,
+    *,
+    num_threads: int | None = None,
+) -> Sparse:
+    """`memory += scale · grad`, then all elements of at least a known magnitude, which stay.
+
+    To the bit what `memory.add_(grad, alpha=scale)` and `at_least(memory, threshold)` give.
+
+    Args:
+        memory: as of `accumulate_and_select`, but not on meta.
+        grad: as there.
+        scale: as there.
+        threshold: >= 0; taken as a float32 where the memory is.
+        room: entries that are expected; more take a second pass.
+        num_threads: as there.
+
+    Raises:
+        NonFiniteError: as there.
+    """
+    flat, grad = _matching(memory, grad, scale)
+    threads = _threads(flat.numel(), num_threads)
+    limit = float(torch.tensor(threshold, dtype=flat.dtype))
+    if _compiled(flat):
+        _refuse_beyond(flat, grad, scale, threads)
+        found = _accumulate(flat.numpy(), grad.numpy(), scale, limit, room, threads)
+        if found is not None:
+            index = torch.from_numpy(found[0]).to(index_dtype(flat.numel()))
+            return Sparse(index, torch.from_numpy(found[1]), flat.numel())
+    else:
+        _refuse_bad_sum(flat, grad, scale)
+        flat.add_(grad, alpha=scale)
+    return at_least(flat, limit)
+
+
+def _matching(
+    memory: torch.Tensor, grad: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as flat vectors, if they fit."""
+    flat, grad = memory.detach().view(-1), grad.detach().reshape(-1)
+    if flat.shape != grad.shape or flat.dtype != grad.dtype or flat.device != grad.device:
+        raise InputError(
+            f"a gradient of {grad.numel()} x {grad.dtype} on {grad.device} meets a memory of "
+            f"{flat.numel()} x {flat.dtype} on {flat.device}"
+        )
+    if not abs(scale) <= MAX:
+        raise InputError(f"scale = {scale!r}; it must be finite in float32")
+    return flat, grad
+
+
+def _threads(numel: int, asked: int | None) -> int:
+    threads = asked if asked is not None else torch.get_num_threads()
+    if threads < 1:
+        raise InputError(f"num_threads = {asked!r}; it must be >= 1")
+    return max(1, min(threads, numel // CHUNK))
 
 
 def _select(flat: torch.Tensor, k: int) -> Sparse:
@@ -159,17 +211,27 @@ def _look_ahead(
     Raises:
         NonFiniteError: it will not be.
     """
+    look = partial(_threshold, flat.numpy(), grad.numpy(), scale, k)
+    return _refuse_beyond(flat, grad, scale, threads, look)
+
+
+def _refuse_beyond(
+    flat: torch.Tensor,
+    grad: torch.Tensor,
+    scale: float,
+    threads: int,
+    meanwhile: Callable[[], Any] = lambda: None,
+) -> Any:
+    """See that the sum will be finite; what `meanwhile` gives, which is done beside."""
     native = kernels()
     assert native is not None
-    memory, values = flat.numpy(), grad.numpy()
+    values = grad.numpy()
     limit = np.float32(min(SAFE / abs(scale), MAX) if scale else MAX)
     looks = [partial(native.count_beyond, values[chunk], limit) for chunk in _chunks(values.size)]
-    estimate, *beyond = _on_threads(
-        [partial(_threshold, memory, values, scale, k), *looks], threads
-    )
+    result, *beyond = _on_threads([meanwhile, *looks], threads)
     if any(beyond):
         _refuse_bad_sum(flat, grad, scale)
-    return estimate
+    return result
 
 
 def _refuse_bad_sum(flat: torch.Tensor, grad: torch.Tensor, scale: float) -> None:

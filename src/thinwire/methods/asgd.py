@@ -40,9 +40,11 @@ class ASGD(Method):
         year=2012,
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="4·m up, 4·m down", staleness="P−1 updates on average",
+        traffic="4·m up, 4·m down",
+        staleness="P−1 updates on average",
         evaluate_at="call",
-    )  # fmt: skip
+        packets_only=True,
+    )
     num_servers: ClassVar[int] = 1
 
     def worker(self, w: Worker) -> None:

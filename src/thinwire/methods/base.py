@@ -50,6 +50,10 @@ class Traits:
         agree: whether all replicas end with equal parameters.
         workers: "all", or "fastest": only the fastest node works.
         evaluate_at: see `thinwire.worker.Plan`.
+        momentum: whose it is: "optimizer", or "method": the optimizer must then be plain SGD, or
+            momentum would be applied twice.
+        packets_only: nothing that it exchanges is a dense all-reduce or all-gather of the worker's,
+            so that another's collectives (`wire.collectives`) could do nothing for it.
     """
 
     traffic: str
@@ -59,6 +63,8 @@ class Traits:
     agree: bool = False
     workers: Literal["all", "fastest"] = "all"
     evaluate_at: Literal["batch", "call"] = "batch"
+    momentum: Literal["optimizer", "method"] = "optimizer"
+    packets_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

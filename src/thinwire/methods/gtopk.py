@@ -10,6 +10,7 @@ import torch
 from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving
 from thinwire.compress import accumulate_and_select, num_kept, prepare
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
+from thinwire.compress.warmup import check_warmup, warmed
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -36,6 +37,8 @@ class GTopK(Method):
 
     Args:
         density: k / m, in (0, 1]; k = max(1, floor(density·m)).
+        warmup: steps over which the density falls to what it is, in four stages, 25, 6.3, 1.6 and
+            0.4 % on the way to 0.1 %; 0 for none.
         losses: "paper" or "kept".
 
     Example:
@@ -44,6 +47,7 @@ class GTopK(Method):
     """
 
     density: float = 0.01
+    warmup: int = 0
     losses: Literal["paper", "kept"] = "paper"
 
     paper: ClassVar[Paper | None] = Paper(
@@ -59,20 +63,21 @@ class GTopK(Method):
         staleness="0; unsent entries wait",
         synchronous=True,
         agree=True,
+        packets_only=True,
     )
 
     def __post_init__(self) -> None:
-        num_kept(self.density, 1)
+        check_warmup(self.density, self.warmup)
         if self.losses not in ("paper", "kept"):
             raise InputError(f"losses = {self.losses!r}; valid: paper, kept")
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         numel = w.params.numel()
-        k = num_kept(self.density, numel)
         memory = torch.zeros_like(w.params)
         prepare(memory)
-        for batch in w.batches():
+        for step, batch in enumerate(w.batches()):
+            k = num_kept(warmed(self.density, step, self.warmup), numel)
             own = accumulate_and_select(memory, w.gradient(batch), batch.weight, k)
             w.comm.spend(selection_work(numel))
             chosen = self._exchange(w, own, k, memory)

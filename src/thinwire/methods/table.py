@@ -16,8 +16,12 @@ from thinwire.errors import InputError, nearest
 from thinwire.methods.alone import Alone
 from thinwire.methods.asgd import ASGD
 from thinwire.methods.base import Method
+from thinwire.methods.dgc import DGC
 from thinwire.methods.gtopk import GTopK
 from thinwire.methods.localsgd import LocalSGD
+from thinwire.methods.oktopk import OkTopk
+from thinwire.methods.powersgd import PowerSGD
+from thinwire.methods.qsgd import QSGD
 from thinwire.methods.ssgd import SSGD
 from thinwire.methods.topk import TopK
 
@@ -28,8 +32,12 @@ T = TypeVar("T")
 METHODS: dict[str, type[Method]] = {
     "alone": Alone,
     "asgd": ASGD,
+    "dgc": DGC,
     "gtopk": GTopK,
     "localsgd": LocalSGD,
+    "oktopk": OkTopk,
+    "powersgd": PowerSGD,
+    "qsgd": QSGD,
     "ssgd": SSGD,
     "topk": TopK,
 }

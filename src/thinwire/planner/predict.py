@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from thinwire.errors import InputError
+from thinwire.passes import merge_bytes, scatter_bytes, selection_bytes
 from thinwire.planner.rounds import Cost, Wire, all_gather, all_reduces, gtopk_tree
 from thinwire.planner.workload import Workload, compute_times, mean_of
 
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKWARD_SHARE",
-    "MERGE_PASSES",
     "METHODS",
-    "SCATTER_PASSES",
-    "SELECT_PASSES",
     "Prediction",
     "Settings",
     "num_kept",
@@ -41,16 +39,6 @@ __all__ = [
 
 BACKWARD_SHARE = 2 / 3
 """Part of a step's compute that is backward, and so can hide an all-reduce."""
-
-# What sparse methods do beside the wire, as passes over the data at the node's memory rate: the
-# number of times the data would have to be read in the time that a good CPU kernel was measured to
-# take. Sorting is slower than reading, so these are far above one.
-SELECT_PASSES = 16
-"""Over the 4-byte gradient: add the memory 3, select by threshold 11, put the rest back 2."""
-MERGE_PASSES = 175
-"""Over the two sets of 8-byte entries that one top-k merge sorts and cuts."""
-SCATTER_PASSES = 20
-"""Over the 8-byte entries that are added into the dense gradient at random places."""
 
 METHODS = ("alone", "ssgd", "accumulate", "topk", "gtopk", "localsgd")
 """In the order in which a plan prefers them when they are equally fast: the simplest first."""
@@ -224,8 +212,9 @@ def _topk(
     times: Sequence[float],
     batches: Sequence[int],
 ) -> _Raw:
-    nbytes = _ENTRY * num_kept(settings.density, workload.num_params)
-    moved = SELECT_PASSES * _VALUE * workload.num_params + SCATTER_PASSES * nbytes * len(times)
+    k = num_kept(settings.density, workload.num_params)
+    nbytes = _ENTRY * k
+    moved = selection_bytes(workload.num_params) + scatter_bytes(k * len(times))
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("topk", _label("topk", settings), float(sum(batches)), compute, overhead,
                 wire.cost(all_gather(len(times), nbytes)), algorithm="all-gather")  # fmt: skip
@@ -239,13 +228,10 @@ def _gtopk(
     times: Sequence[float],
     batches: Sequence[int],
 ) -> _Raw:
-    nbytes = _ENTRY * num_kept(settings.density, workload.num_params)
+    k = num_kept(settings.density, workload.num_params)
+    nbytes = _ENTRY * k
     merges = (len(times) - 1).bit_length()
-    moved = (
-        SELECT_PASSES * _VALUE * workload.num_params
-        + MERGE_PASSES * 2 * nbytes * merges
-        + SCATTER_PASSES * nbytes
-    )
+    moved = selection_bytes(workload.num_params) + merge_bytes(2 * k) * merges + scatter_bytes(k)
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("gtopk", _label("gtopk", settings), float(sum(batches)), compute, overhead,
                 wire.cost(gtopk_tree(len(times), nbytes)), algorithm="top-k tree")  # fmt: skip

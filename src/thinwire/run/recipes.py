@@ -28,7 +28,10 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "alone": {"lr": 0.05},
         "ssgd": {"lr": 0.2},
         "ssgd accumulate=8": {"lr": 0.1},
+        "dgc": {"lr": 0.05},
         "gtopk": {"lr": 0.2},
+        "oktopk": {"lr": 0.2},
+        "powersgd": {"lr": 0.2},
     },
 }
 """Task, then method label or name ("*": every method), to training settings."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from thinwire.errors import InputError, nearest
 from thinwire.methods import Method, build_method
+from thinwire.methods.fit import check_collectives, check_optimizer
 from thinwire.methods.table import convert_settings
 
 __all__ = [
@@ -229,10 +230,10 @@ def assign(
         for key in sorted(given, key=lambda key: _specificity(spec, key)):
             if _place(spec, key, given[key], train, wire, settings):
                 used.add(key)
-        if train.get("optimizer", "sgd") != "sgd":
-            train.setdefault("momentum", 0.0)
         _refuse_idle(wire, real)
         method = build_method(spec.name, {**settings, **spec.settings})
+        if train.get("optimizer", "sgd") != "sgd" or method.traits.momentum == "method":
+            train.setdefault("momentum", 0.0)
         out.append(
             Assigned(
                 method=method,
@@ -240,6 +241,8 @@ def assign(
                 wire=convert_settings(WireSettings, "wire", wire),
             )
         )
+        check_optimizer(method, out[-1].train.optimizer, out[-1].train.momentum)
+        check_collectives(method, out[-1].wire.collectives)
     unused = [key for key in given if key not in used]
     if unused:
         key = unused[0]
