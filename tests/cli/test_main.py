@@ -243,10 +243,8 @@ def test_an_interruption_before_anything_is_written_offers_nothing(thinwire, mon
     assert "--resume" not in answer.err
 
 
-def test_a_comparison_with_a_failed_run_exits_with_1_names_it_and_reports_the_others(
-    thinwire, tmp_path
-):
-    (tmp_path / "mine.py").write_text(
+def write_mistaken(folder):
+    (folder / "mine.py").write_text(
         "from dataclasses import dataclass\n"
         "from thinwire import Method\n"
         "@dataclass(frozen=True, kw_only=True)\n"
@@ -254,6 +252,29 @@ def test_a_comparison_with_a_failed_run_exits_with_1_names_it_and_reports_the_ot
         "    def worker(self, w):\n"
         "        raise RuntimeError('not today')\n"
     )
+
+
+def test_a_target_relative_to_a_method_that_only_failed_gives_everything_but_a_verdict(
+    thinwire, tmp_path
+):
+    write_mistaken(tmp_path)
+    answer = thinwire(
+        *("compare", "--task", MOONS, "--methods", "alone,mine:Mistaken", "--seeds", "1"),
+        *("--processes", "1", "--set", "train.epochs=0.2", "--out", "out"),
+        *("--target", "97% of mine:Mistaken"),
+    )
+    assert answer.code == 1, answer.err
+    assert "failed: mine:Mistaken/0" in answer.err
+    assert "No verdict: the target is 97% of mine:Mistaken" in answer.out.replace("\n", " ")
+    assert "alone" in answer.out
+    for name in ("record.jsonl", "report.html", "summary.json", "summary.csv"):
+        assert (tmp_path / "out" / name).exists()
+
+
+def test_a_comparison_with_a_failed_run_exits_with_1_names_it_and_reports_the_others(
+    thinwire, tmp_path
+):
+    write_mistaken(tmp_path)
     answer = thinwire(
         *("compare", "--task", MOONS, "--methods", "alone,mine:Mistaken", "--seeds", "7,8"),
         *("--processes", "1", "--set", "train.epochs=0.2", "--target", "0.3", "--out", "out"),

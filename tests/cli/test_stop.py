@@ -99,3 +99,32 @@ def test_a_stopped_comparison_is_readable_and_goes_on_where_it_was(tmp_path, num
     assert "alone" in finished.stdout
     assert "ssgd" in finished.stdout
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def of_session(session: int) -> list[int]:
+    """Processes of a session that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, *rest = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(rest[2]) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_when_only_the_main_process_is_killed_all_others_end_by_themselves(tmp_path):
+    process = begin(tmp_path)
+    until = time.monotonic() + DEADLINE
+    while not lines(tmp_path / "out"):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        threading.Event().wait(0.02)
+    assert len(of_session(process.pid)) > 1
+    process.kill()
+    process.communicate(timeout=DEADLINE)  # until nobody holds its streams any more
+    while left := of_session(process.pid):
+        assert time.monotonic() < until, left
+        threading.Event().wait(0.02)

@@ -147,3 +147,13 @@ def test_a_method_that_falls_back_did_not_keep_the_target(make_run, make_record)
     comparison = compare(make_record(*runs), "0.88")
     assert not comparison.row("alone").kept
     assert [row.label for row in comparison.ranked] == ["ssgd"]
+
+
+def test_a_target_relative_to_what_only_failed_is_none_and_remembered(make_run, make_record):
+    record = make_record(make_run("ssgd", status="failed"), make_run("gtopk"))
+    comparison = compare(record, "97% of ssgd")
+    assert comparison.target is None
+    assert comparison.asked == "97% of ssgd"
+    assert comparison.row("gtopk").time is None
+    with pytest.raises(InputError, match="no run of 'sgd'; did you mean 'ssgd'"):
+        compare(record, "97% of sgd")

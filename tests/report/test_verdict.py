@@ -15,6 +15,15 @@ def judge(make_record):
     return judged
 
 
+def test_a_target_that_failed_runs_leave_unknown_is_said(judge, make_run):
+    bad, good = make_run("ssgd", status="failed"), make_run("gtopk")
+    assert judge(bad, good, target="97% of ssgd") == (
+        "No verdict: the target is 97% of ssgd, and no run of that ended well. thinwire report "
+        "FOLDER --target sets another."
+    )
+    assert judge(bad, target="97%") == "No verdict: every run failed."
+
+
 def test_the_soonest_method_is_named_against_both_baselines(judge, make_run):
     sentence = judge(
         make_run("alone", every=2.8), make_run("ssgd", every=4.6), make_run("gtopk", every=2.0)

@@ -237,6 +237,19 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_says_what_to_try(make_job)
     assert end.error.count("rank") == 1
 
 
+def test_the_end_of_a_failed_run_holds_what_is_known_by_then(make_job):
+    end = failing(make_job(size=2), WorkerFailedError, "nan", Exploding(at=3)).of(End)[0]
+    whole = run(make_job(size=2)).of(End)[0]
+    assert end.steps == 2
+    assert end.failed_rank in (0, 1)
+    assert end.wall > 0
+    assert end.computed[0] > 0
+    assert len(end.sent) == len(end.messages) == len(end.waited) == 2
+    per_step = whole.sent[0] / whole.steps
+    assert end.sent[0] == 2 * per_step
+    assert (whole.failed_rank, whole.error) == (-1, "")
+
+
 def test_the_cause_of_a_nan_is_kept(make_job):
     with pytest.raises(WorkerFailedError) as failed:
         run(make_job(), Exploding(at=1))
@@ -247,6 +260,7 @@ def test_a_crash_ends_a_strict_run_and_names_the_rank(make_job):
     job = make_job("ssgd", 3, faults=FaultPlan([Crash(rank=2, step=4)]))
     end = failing(job, PeerDiedError, "rank 2 died at step 4").of(End)[0]
     assert (end.status, "rank 2" in end.error) == ("failed", True)
+    assert (end.failed_rank, end.steps) == (2, 3)
 
 
 def test_an_exception_in_a_method_names_rank_step_and_time(make_job, monkeypatch):
@@ -270,6 +284,7 @@ def test_a_deadlock_ends_the_run_and_says_who_waits_for_whom(make_job, monkeypat
     monkeypatch.setattr(SSGD, "worker", lambda self, w: w.receive(1 - w.rank, "never"))
     lines = failing(make_job("ssgd", 2), DeadlockError, "rank 0 waits for rank 1")
     assert "rank 1 waits for rank 0" in lines.of(End)[0].error
+    assert lines.of(End)[0].failed_rank == -1
 
 
 def test_an_interrupted_run_is_not_a_failed_one(make_job, monkeypatch):

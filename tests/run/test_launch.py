@@ -51,7 +51,7 @@ class Mishap(Method):
                 if self.how == "raise":
                     raise ValueError("a bad batch")
                 if self.how == "sleep":
-                    time.sleep(3)
+                    time.sleep(4)
             w.apply(w.all_reduce(gradient))
 """
 
@@ -227,6 +227,10 @@ def test_a_slow_rank_that_is_alive_is_waited_for_and_named(tmp_path):
     assert done.code == 0, done.err
     assert only_run(tmp_path / "out").status == "ok"
     assert re.search(r"has waited \d+ s for rank \d .*Missing: .*rank 2", done.err), done.err
+    assert "4 of 4 ranks connected\n" in done.err
+    # Told by the clock, not by the evaluations: the whole run is stuck in its third step.
+    told = r"step 2 of 4, loss .* samples/s .*rank 0 sends .*/s, about"
+    assert re.search(told, done.err), done.err
 
 
 # Runs that end badly
@@ -247,6 +251,11 @@ def test_a_killed_rank_is_named_by_every_survivor_and_blamed(tmp_path):
     assert run.status == "failed"
     assert run.end is not None
     assert told in run.end.error
+    assert (run.end.failed_rank, run.end.steps) == (2, 2)
+    [sent] = run.end.sent  # rank 0's: it couldn't ask the others
+    assert sent >= 2 * virtual_end("ssgd", 4).sent[0] / 4
+    assert run.end.time > 0
+    assert run.end.wall > 0
 
 
 def test_an_exception_on_one_rank_is_told_by_all_in_its_own_words(tmp_path):

@@ -18,25 +18,34 @@ def add_to(app: typer.Typer) -> None:
 
 
 def check(
-    method: Annotated[
-        str, typer.Argument(help="A method, or module:Class; settings after colons.")
+    name: Annotated[
+        str,
+        typer.Argument(help="A method, or module:Class of a method or codec; settings after it."),
     ],
     real: Annotated[
         bool, typer.Option(help="Also run it on three processes of this machine.")
     ] = True,
 ) -> int:
-    """Hold a training method, your own for example, to what every method must keep.
+    """Hold a training method or a codec, your own for example, to what every one must keep.
 
     thinwire check my_module:MyMethod
 
     thinwire check gtopk:density=0.1 --no-real
+
+    thinwire check my_module:MyCodec:bits=4
     """
     from thinwire.run.settings import MethodSpec
+    from thinwire.testing.check_codec import check_codec, load_codec
     from thinwire.testing.check_method import check_method
 
-    spec = MethodSpec.parse(method)
+    spec = MethodSpec.parse(name)
+    codec = load_codec(spec.name, spec.settings)
+    if codec is not None:
+        findings = check_codec(codec)
+    else:
+        findings = check_method(spec.name, spec.settings, real=real)
     failed = 0
-    for finding in check_method(spec.name, spec.settings, real=real):
+    for finding in findings:
         print(f"{'ok  ' if finding.kept else 'FAIL'}  {finding.promise}", flush=True)
         if not finding.kept:
             failed += 1

@@ -3,6 +3,7 @@
 from thinwire.report.compare import Comparison, MethodSummary, Spread, Target, compare, parse_target
 from thinwire.report.html import report_html
 from thinwire.report.live import LiveView
+from thinwire.report.progress import RunView
 from thinwire.report.reader import Follower, Record, RunRecord, read_record
 from thinwire.report.record import SCHEMA, End, Eval, Header, Line, Note, Run, Span, Step
 from thinwire.report.recorder import Recorder
@@ -27,6 +28,7 @@ __all__ = [
     "Rendered",
     "Run",
     "RunRecord",
+    "RunView",
     "Span",
     "Spread",
     "Step",

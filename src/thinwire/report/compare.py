@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from thinwire.errors import InputError, nearest
@@ -131,10 +131,12 @@ class MethodSummary:
 class Comparison:
     """Every row, the target, and the labels of the baselines that are in the record.
 
-    `baselines` maps "ssgd" and "alone" to the label that stands for it.
+    `baselines` maps "ssgd" and "alone" to the label that stands for it. `asked` is the target as
+    given, which is known also where what it is relative to is not.
     """
 
     target: Target | None
+    asked: str
     rows: tuple[MethodSummary, ...]
     baselines: dict[str, str]
     mode: str
@@ -158,17 +160,20 @@ def tied(first: Spread, second: Spread) -> bool:
     return abs(first.median - second.median) <= _TIE * larger
 
 
-def parse_target(text: str, best_final: dict[str, float]) -> Target | None:
+def parse_target(
+    text: str, best_final: dict[str, float], expected: Collection[str] = ()
+) -> Target | None:
     """A target as given: "0.95" is an accuracy; "97%" or "97% of ssgd" is relative.
 
     Args:
         text: an accuracy in 0..1, or per cent of a method's best final test accuracy over its
             seeds (`alone` unless another is named; `ssgd`, then the best of all, where it is
             missing).
-        best_final: label to best final accuracy, for the labels with a finished run.
+        best_final: label to best final accuracy, for the labels with a run that ended well.
+        expected: labels that may be named although no run of theirs has ended well.
 
     Returns:
-        None if it is relative and nothing has finished.
+        None if what it is relative to is not known.
 
     Raises:
         InputError: not a number, out of range, or relative to a label that is not there.
@@ -188,12 +193,11 @@ def parse_target(text: str, best_final: dict[str, float]) -> Target | None:
         )
     if not percent:
         return Target(accuracy=value, source="as given")
-    if not best_final:
+    known = [*best_final, *(each for each in expected if each not in best_final)]
+    if label and known and label not in known:
+        raise InputError(f"target = {text!r}: no run of {label!r}; {nearest(label, known)}")
+    if not best_final or (label and label not in best_final):
         return None
-    if label and label not in best_final:
-        raise InputError(
-            f"target = {text!r}: no finished run of {label!r}; {nearest(label, best_final)}"
-        )
     if not label:
         label = next(
             (base for base in ("alone", "ssgd") if base in best_final),
@@ -223,7 +227,9 @@ def compare(record: Record, target: str | float | None = None) -> Comparison:
         if any(_counts(run) for run in runs)
     }
     asked = record.header.settings.get("target") if target is None else target
-    goal = parse_target(_DEFAULT_TARGET if asked is None else str(asked), best_final)
+    text = _DEFAULT_TARGET if asked is None else str(asked)
+    expected = [*groups, *record.header.settings.get("methods", [])]
+    goal = parse_target(text, best_final, expected)
     rows = {label: _row(label, runs, goal) for label, runs in groups.items()}
     baselines = {
         base: found for base in BASELINES if (found := _baseline(base, groups)) is not None
@@ -235,7 +241,11 @@ def compare(record: Record, target: str | float | None = None) -> Comparison:
                 row.speedup[base] = speedup
     modes = dict.fromkeys(run.start.mode for run in record.runs)
     return Comparison(
-        target=goal, rows=tuple(rows.values()), baselines=baselines, mode=" and ".join(modes)
+        target=goal,
+        asked=text,
+        rows=tuple(rows.values()),
+        baselines=baselines,
+        mode=" and ".join(modes),
     )
 
 
@@ -260,7 +270,8 @@ def _time_to(run: RunRecord, target: Target | None) -> float | None:
 def _row(label: str, runs: list[RunRecord], target: Target | None) -> MethodSummary:
     finished = [run for run in runs if run.status in ("ok", "failed")]
     good = [run for run in runs if _counts(run)]
-    ended = [(run, run.end) for run in good if run.end is not None]
+    # A script's own run has costs, but no accuracy in its record.
+    ended = [(run, run.end) for run in runs if run.status == "ok" and run.end is not None]
     times = tuple(_time_to(run, target) for run in finished)
     hits = [time for time in times if time is not None]
     return MethodSummary(

@@ -106,6 +106,9 @@ class End(msgspec.Struct, tag_field="kind", tag="end", kw_only=True):
     Lists are per worker: seconds waited and computed, bytes and messages sent; `server_sent` is
     the servers' bytes together. `digest` is the parameters' digest, equal on all ranks or not as
     `agree` says. `joules` is per node, empty where the cluster states no power.
+
+    A run that failed says what was known then: `failed_rank` is the rank it failed on (-1: none in
+    particular), and the lists of a real run hold rank 0 alone, which couldn't ask the others.
     """
 
     run: str
@@ -123,6 +126,7 @@ class End(msgspec.Struct, tag_field="kind", tag="end", kw_only=True):
     joules: list[float] = []
     wall: float = 0.0
     error: str = ""
+    failed_rank: int = -1
 
 
 Line: TypeAlias = Header | Run | Step | Eval | Span | Note | End

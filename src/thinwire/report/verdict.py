@@ -21,8 +21,10 @@ _NAMES = {"ssgd": "plain DDP", "alone": "one machine"}
 
 def verdict(comparison: Comparison) -> str:
     """The sentence for a comparison."""
-    if comparison.target is None or not any(row.seeds for row in comparison.rows):
+    if not any(row.seeds for row in comparison.rows):
         return "No verdict: no run has finished."
+    if comparison.target is None:
+        return _nothing_to_reach(comparison)
     ranked = comparison.ranked
     if not ranked:
         return _nothing_reached(comparison)
@@ -35,6 +37,18 @@ def verdict(comparison: Comparison) -> str:
         if simple is not None:
             return _use_baseline(comparison, base, simple)
     return _use_method(comparison, first, close)
+
+
+def _nothing_to_reach(comparison: Comparison) -> str:
+    """Of a target that is relative to runs of which none ended well."""
+    if not any(row.failed for row in comparison.rows):
+        return "No verdict: the record holds costs, but no accuracy."
+    if all(row.final is None for row in comparison.rows):
+        return "No verdict: every run failed."
+    return (
+        f"No verdict: the target is {comparison.asked}, and no run of that ended well. "
+        "thinwire report FOLDER --target sets another."
+    )
 
 
 def _tie(first: MethodSummary, second: MethodSummary) -> bool:
@@ -164,7 +178,7 @@ def _tie_remarks(comparison: Comparison) -> list[str]:
 def _miss_remarks(comparison: Comparison) -> list[str]:
     told = []
     for row in comparison.rows:
-        if row.times and row.time is None:
+        if comparison.target and row.times and row.time is None:
             best = accuracy_words(row.best.low) if row.best else ""
             low = f"; the worst seed's best accuracy is {best}" if best and not row.failed else ""
             told.append(

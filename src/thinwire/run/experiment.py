@@ -9,6 +9,7 @@ from typing import Any
 
 from thinwire.batches import SampleStream, split_batch
 from thinwire.cluster import Cluster, Node
+from thinwire.errors import DeadlineError, DeadlockError, PeerDiedError, WorkerFailedError
 from thinwire.methods import Method
 from thinwire.report.record import End, Eval, Line, Run, Span, Step
 from thinwire.run.settings import TrainSettings, WireSettings
@@ -18,7 +19,7 @@ from thinwire.wire.meter import Meter
 from thinwire.wire.virtual import World
 from thinwire.worker import Group, Learner, Optimizer, Plan, Replica, Server, Worker
 
-__all__ = ["Emit", "Job", "Programs", "run_virtual"]
+__all__ = ["Emit", "Job", "Programs", "bad_end", "run_virtual", "summary"]
 
 Emit = Callable[[Line], None]
 
@@ -197,9 +198,11 @@ def run_virtual(job: Job, learner: Learner, emit: Emit) -> End:
     try:
         digests = world.run(programs.worker, programs.server)
     except BaseException as error:
-        status = "failed" if isinstance(error, Exception) else "interrupted"
-        end = End(run=job.run, status=status, time=world.elapsed, error=str(error))
-        emit(end)
+        ends = world.endpoints
+        steps = max(e.step for e in ends[: len(nodes)]) - 1
+        meters = [e.meter for e in ends]
+        wall = time.perf_counter() - began
+        emit(bad_end(job, error, meters, steps=steps, time=world.elapsed, wall=wall))
         raise
     _emit_spans(world, job.run, emit)
     end = End(
@@ -217,18 +220,64 @@ def run_virtual(job: Job, learner: Learner, emit: Emit) -> End:
 def summary(job: Job, plan: Plan, meters: list[Meter], digests: list[str]) -> dict[str, Any]:
     """The fields of an `End` line that the meters and digests of all endpoints give."""
     size = len(plan.shares)
-    workers, servers = meters[:size], meters[size:]
+    servers = meters[size:]
     return {
         "steps": plan.steps,
         "samples": plan.samples,
+        **_totals(meters, size),
+        "digest": digests[-1] if servers else digests[0],
+        "agree": not job.method.traits.agree or len(set(digests[:size])) == 1,
+    }
+
+
+def _totals(meters: list[Meter], size: int) -> dict[str, Any]:
+    """The fields that meters give: of `size` workers, then of servers."""
+    workers, servers = meters[:size], meters[size:]
+    return {
         "sent": [m.sent for m in workers],
         "messages": [m.messages_sent for m in workers],
         "waited": [m.waited for m in workers],
         "computed": [m.computed for m in workers],
         "server_sent": sum(m.sent for m in servers),
-        "digest": digests[-1] if servers else digests[0],
-        "agree": not job.method.traits.agree or len(set(digests[:size])) == 1,
     }
+
+
+def bad_end(
+    job: Job,
+    error: BaseException,
+    meters: list[Meter],
+    *,
+    steps: int,
+    time: float,
+    wall: float,
+    rank: int = -1,
+) -> End:
+    """The line for a run that failed or was stopped: what is known by then.
+
+    Args:
+        job: the run.
+        error: what ended it; an `Exception` is a failure, anything else an interruption.
+        meters: of the workers that are known, rank 0 first, then of servers.
+        steps: done.
+        time: seconds on the run's own clock.
+        wall: real seconds.
+        rank: whose failure it is where the error names nobody.
+    """
+    if isinstance(error, PeerDiedError | WorkerFailedError):
+        rank = error.rank
+    elif isinstance(error, DeadlineError | DeadlockError):
+        rank = -1
+    failed = isinstance(error, Exception)
+    return End(
+        run=job.run,
+        status="failed" if failed else "interrupted",
+        time=time,
+        steps=max(steps, 0),
+        wall=wall,
+        error=str(error) or (type(error).__name__ if failed else ""),
+        failed_rank=rank if failed else -1,
+        **_totals(meters, len(job.placement)),
+    )
 
 
 def _emit_spans(world: World, run: str, emit: Emit) -> None:

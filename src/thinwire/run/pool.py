@@ -6,22 +6,19 @@ not finished: every line is already in its file.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
-import multiprocessing
-import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from thinwire.errors import ThinwireError
 from thinwire.run.experiment import Job, run_virtual
+from thinwire.run.forks import end_with_parent, fork_context, without_interrupts
 from thinwire.tasks import Task
 
 __all__ = ["Failure", "run_jobs"]
@@ -66,16 +63,14 @@ def run_jobs(
     Returns:
         The jobs that failed; the others are in the record.
     """
-    context = multiprocessing.get_context("spawn")
-    numbers = context.SimpleQueue()
+    context = fork_context()
+    numbers: SimpleQueue[int] = context.SimpleQueue()
     first = _first_free_part(folder)
     workers = max(1, min(processes, len(jobs)))
     for part in range(first, first + workers):
         numbers.put(part)
-    pool = ProcessPoolExecutor(
-        workers, context, initializer=_begin, initargs=(folder, numbers, os.getpid())
-    )
-    with _without_interrupts():
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder, numbers))
+    with without_interrupts():
         futures = {pool.submit(_run, job, make_task): job for job in jobs}
     try:
         for _ in _pending(futures):
@@ -89,17 +84,6 @@ def run_jobs(
     watch()
     outcomes = ((job, _outcome(future)) for future, job in futures.items())
     return [Failure(run=job.run, reason=reason) for job, reason in outcomes if reason]
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal. Those started within are never to see it: until
-    they can say so themselves, importing torch, each would print its own traceback."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pending(futures: dict[Future[str], Job]) -> Iterator[None]:
@@ -123,19 +107,11 @@ def _first_free_part(folder: Path) -> int:
     raise AssertionError
 
 
-def _begin(folder: Path, numbers: multiprocessing.SimpleQueue[int], parent: int) -> None:
+def _begin(folder: Path, numbers: SimpleQueue[int]) -> None:
     global _PROCESS
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
-    _die_with(parent)
+    end_with_parent()
     _PROCESS = _Process(folder, numbers.get())
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent is gone, however that ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _run(job: Job, make_task: Callable[[], Task]) -> str:

@@ -21,9 +21,9 @@ from thinwire._version import __version__
 from thinwire.cluster import Cluster, cluster_to_toml, load_cluster
 from thinwire.collectives.native import NativeGroup, join_native
 from thinwire.errors import InputError
-from thinwire.report import End, Line, LiveView, Recorder, render
+from thinwire.report import End, Line, Recorder, RunView, render
 from thinwire.run.compare import header
-from thinwire.run.experiment import Emit, Job, Programs, summary
+from thinwire.run.experiment import Emit, Job, Programs, bad_end, summary
 from thinwire.run.folders import claim_folder, refuse_used
 from thinwire.run.recipes import RECIPES
 from thinwire.run.settings import MethodSpec, assign
@@ -77,6 +77,8 @@ def start_processes(count: int, request: Running, arguments: list[str]) -> int:
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(count), "-m", "thinwire"]
+    processes = "one process" if count == 1 else f"{count} processes"
+    print(f"starting {processes} on this machine", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os.execve(sys.executable, command + kept, environment)
 
@@ -141,20 +143,32 @@ def run_here(request: Running) -> int:
     ready = _Ready(request, job, task, job.plan(task.num_train), threads)
     # torch imports its compiler with the first optimizer: seconds that are not the training's.
     ready.plan.optimizer.build(torch.nn.Parameter(torch.zeros(1)))
-    joined = connect(
-        deadline=job.wire.deadline,
-        warn_after=job.wire.warn_after,
-        num_servers=job.method.num_servers,
-        interface=request.interface,
-        expected=_expected(request, job, threads),
-    )
-    with joined as comm:
-        folder = claim_folder(request.out, "run") if comm.rank == 0 else None
-        with _recording(ready, folder, comm) as emit:
-            _train(ready, comm, emit)
+    with _display(ready) as view:
+        joined = connect(
+            deadline=job.wire.deadline,
+            warn_after=job.wire.warn_after,
+            num_servers=job.method.num_servers,
+            interface=request.interface,
+            expected=_expected(request, job, threads),
+            watch=view.gather if view else None,
+        )
+        with joined as comm:
+            folder = claim_folder(request.out, "run") if view else None
+            with _recording(ready, folder, comm, view) as emit:
+                _train(ready, comm, emit)
     if folder is not None:
         render(folder)
     return 0
+
+
+def _display(ready: _Ready) -> contextlib.AbstractContextManager[RunView | None]:
+    """Rank 0 shows the progress of all."""
+    if os.environ["RANK"] != "0":
+        return contextlib.nullcontext()
+    traits, plan = ready.job.method.traits, ready.plan
+    # Where nobody waits for the others, a rank knows its own pace only.
+    samples, whose = (plan.global_batch, "") if traits.synchronous else (plan.shares[0], "rank 0")
+    return RunView(ready.job.label, plan.steps, samples, whose=whose)
 
 
 @dataclass(frozen=True)
@@ -199,10 +213,12 @@ def _expected(request: Running, job: Job, threads: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _recording(ready: _Ready, folder: Path | None, comm: SocketComm) -> Iterator[Emit]:
+def _recording(
+    ready: _Ready, folder: Path | None, comm: SocketComm, view: RunView | None
+) -> Iterator[Emit]:
     """Where there is a folder, write the record and show the progress; an end is written however
     it ends."""
-    if folder is None:
+    if folder is None or view is None:
         yield lambda line: None
         return
     request, job = ready.request, ready.job
@@ -213,10 +229,8 @@ def _recording(ready: _Ready, folder: Path | None, comm: SocketComm) -> Iterator
         "given": dict(request.given),
         "threads": ready.threads,
     }
-    with (
-        Recorder(folder) as recorder,
-        LiveView(1, num_steps={job.label: ready.plan.steps}, labels=[job.label]) as view,
-    ):
+    began = time.perf_counter()
+    with Recorder(folder) as recorder:
 
         def emit(line: Line) -> None:
             recorder.write(line)
@@ -226,13 +240,19 @@ def _recording(ready: _Ready, folder: Path | None, comm: SocketComm) -> Iterator
         num_params = sum(p.numel() for p in ready.task.model().parameters())
         nodes = [node.name for node in job.cluster.nodes]
         emit(job.run_line("real", num_params, nodes))
+        view.begin(lambda: (comm.step, _sent_so_far(comm.meter)))
         try:
             yield emit
         except BaseException as error:
-            status = "failed" if isinstance(error, Exception) else "interrupted"
-            text = str(error) or type(error).__name__
-            emit(End(run=job.run, status=status, time=comm.now(), error=text))
+            wall = time.perf_counter() - began
+            at = {"steps": comm.step - 1, "time": comm.now(), "wall": wall, "rank": comm.rank}
+            emit(bad_end(job, error, [comm.meter], **at))
             raise
+
+
+def _sent_so_far(meter: Meter) -> int:
+    """Read beside the thread that counts, which may be meeting a peer for the first time."""
+    return sum(peer.sent for peer in list(meter.peers.values()))
 
 
 def _train(ready: _Ready, comm: SocketComm, emit: Emit) -> None:

@@ -25,6 +25,7 @@ from thinwire.errors import PeerDiedError, WorkerFailedError
 from thinwire.flat import digest
 from thinwire.methods import Method, build_method
 from thinwire.tasks import Task
+from thinwire.testing.findings import Finding, finding
 from thinwire.testing.processes import Ended, run_processes
 from thinwire.testing.toys import Moons, Poisoned, Quadratic
 from thinwire.wire.base import Comm
@@ -37,15 +38,6 @@ __all__ = ["CHECKS", "Finding", "check_method"]
 
 SIZES = (1, 2, 3, 4, 5)
 STEPS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One promise: whether it is kept, and if not what happened and what to look at."""
-
-    promise: str
-    kept: bool
-    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +68,12 @@ def check_method(
     """
     method = build_method(name, settings or {})
     for promise, check in CHECKS.items():
-        yield _finding(promise, lambda check=check: check(method))
+        yield finding(promise, lambda check=check: check(method))
     if real and method.traits.synchronous and method.traits.workers == "all":
-        yield _finding(
+        yield finding(
             "the virtual run and three real processes end with the same bits",
             lambda: _real_equals_virtual(method),
         )
-
-
-def _finding(promise: str, check: Callable[[], None]) -> Finding:
-    try:
-        check()
-    except AssertionError as error:
-        return Finding(promise=promise, kept=False, detail=str(error))
-    except Exception as error:
-        return Finding(promise=promise, kept=False, detail=f"{type(error).__name__}: {error}")
-    return Finding(promise=promise, kept=True)
 
 
 def _cluster(speeds: tuple[float, ...]) -> Cluster:

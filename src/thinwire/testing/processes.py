@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import multiprocessing
 import os
 import pickle
 import signal
@@ -32,6 +31,7 @@ from typing import Any
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from thinwire.errors import InputError
+from thinwire.run.forks import fork_context
 
 __all__ = ["Ended", "run_processes"]
 
@@ -72,8 +72,7 @@ def run_processes(
     name, file = program.__qualname__, inspect.getsourcefile(program)
     if file is None or "." in name:
         raise InputError(f"program {name!r} must be a function at the top of a module's file")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "thinwire.wire.sockets"])
+    context = fork_context()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     children: list[tuple[Any, Connection]] = []
     try:
@@ -128,6 +127,7 @@ def _child(
 ) -> None:
     os.environ.update(place)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # as in a process of its own
     try:
         data = _pack(getattr(_load(file), name)(*args))
     except BaseException as error:
