@@ -9,6 +9,7 @@ from thinwire.cluster import Cluster, Node
 from thinwire.errors import (
     DeadlockError,
     InputError,
+    NonFiniteError,
     PeerDiedError,
     PeerFinishedError,
     WorkerFailedError,
@@ -295,3 +296,60 @@ def test_grad_mode_of_one_program_does_not_leak_into_another():
 def test_a_world_refuses_what_it_cannot_build(wrong):
     with pytest.raises(InputError):
         World(cluster(2), **wrong)
+
+
+@pytest.mark.parametrize("text", ["element 3 is nan", "rank 1, step 2, 0.500 s: the loss is nan"])
+def test_a_number_that_is_not_finite_is_reported_with_rank_and_step_once(text):
+    def program(comm):
+        comm.step = 2
+        if comm.rank == 1:
+            raise NonFiniteError(text)
+        comm.wait(1, "x")
+
+    with pytest.raises(WorkerFailedError, match=r"^rank 1, step 2") as failed:
+        World(cluster(2)).run(program)
+    assert text in str(failed.value)
+    assert str(failed.value).count("rank 1") == 1
+
+
+def test_what_was_spent_has_passed_at_the_next_thing_that_others_can_see():
+    second = Work(flops=1e9)  # the nodes do 1e9 a second
+    seen = {}
+
+    def program(comm):
+        comm.spend(second)
+        comm.spend(second)
+        if comm.rank == 0:
+            comm.post(1, Packet(()), "x")
+            seen["posted"] = comm.now()
+            comm.spend(second)
+            task = comm.start(lambda c: c.now(), "task")
+            seen["started"] = task.wait()
+            comm.spend(second)
+            seen["looked"] = comm.now()
+            comm.spend(second)  # and then it ends
+        else:
+            seen["came"] = comm.wait(0, "x").time
+
+    world = World(cluster(2, flops=1e9), charge_headers=False)
+    world.run(program)
+    assert seen == {
+        "posted": 2.0,
+        "started": 3.0,
+        "looked": 4.0,
+        "came": pytest.approx(2.0, abs=0.01),
+    }
+    assert world.elapsed == 5.0
+    assert world.endpoints[0].meter.computed == pytest.approx(5.0)
+
+
+def test_a_planned_crash_comes_after_the_time_spent_before_it():
+    def program(comm):
+        for step in (1, 2):
+            comm.step = step
+            comm.spend(Work(flops=1e9))
+
+    world = World(cluster(1, flops=1e9), faults=FaultPlan([Crash(rank=0, step=2)]))
+    with pytest.raises(PeerDiedError):
+        world.run(program)
+    assert world.elapsed >= 1.0

@@ -175,9 +175,12 @@ class World:
             return self._known_dead
         if isinstance(error, WorkerFailedError):
             return error
-        if isinstance(error, NonFiniteError):  # says where by itself
-            return WorkerFailedError(comm.rank, str(error))
         where = f"{self.name(comm.rank)}, step {comm.step}, virtual time {self.elapsed:.6f} s"
+        if isinstance(error, NonFiniteError):  # a replica's says where by itself
+            text = str(error)
+            return WorkerFailedError(
+                comm.rank, text if text.startswith("rank ") else f"{where}: {text}"
+            )
         return WorkerFailedError(comm.rank, f"{where}: {type(error).__name__}: {error}")
 
     def transmit(self, message: Message) -> None:
