@@ -2,6 +2,7 @@
 
     python examples/train_digits.py
     torchrun --nproc-per-node 4 examples/train_digits.py --method gtopk
+    thinwire run --cluster office examples/train_digits.py --method gtopk
 
 Alone it trains on all samples; in a group each rank takes its share of every epoch.
 """

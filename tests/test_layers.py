@@ -17,6 +17,8 @@ LAYERS = (
     "errors",
     "seeds",
     "units",
+    "passes",
+    "phases",
     "fibers",
     "cluster",
     "wire",
@@ -31,6 +33,7 @@ LAYERS = (
     "planner",
     "report",
     "run",
+    "reproduce",
     "testing",
     "cli",
     "__main__",
@@ -38,7 +41,12 @@ LAYERS = (
 """Lowest first: each may import those before it. Only the command line may use `testing`."""
 
 RESERVED = {
-    "torch.distributed": ("collectives/native.py", "wire/rendezvous.py", "testing/processes.py"),
+    "torch.distributed": (
+        "collectives/native.py",
+        "wire/rendezvous.py",
+        "testing/processes.py",
+        "run/_guards.py",
+    ),
     "greenlet": ("fibers.py",),
 }
 """Modules that only these files may import."""

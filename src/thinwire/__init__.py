@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from thinwire.cluster import Cluster, load_cluster
     from thinwire.compress import Codec
     from thinwire.errors import InputError, ThinwireError
-    from thinwire.loop import digests, distribute, finish, rank, size
+    from thinwire.loop import ddp_hook, digests, distribute, finish, rank, size
     from thinwire.methods import Method, Paper, Traits
     from thinwire.tasks import Task
     from thinwire.wire import ANY, Comm, Packet, Work
@@ -37,6 +37,7 @@ __all__ = [
     "Work",
     "Worker",
     "__version__",
+    "ddp_hook",
     "digests",
     "distribute",
     "finish",
@@ -60,6 +61,7 @@ _HOMES = {
     "Traits": "thinwire.methods",
     "Work": "thinwire.wire",
     "Worker": "thinwire.worker",
+    "ddp_hook": "thinwire.loop",
     "digests": "thinwire.loop",
     "distribute": "thinwire.loop",
     "finish": "thinwire.loop",

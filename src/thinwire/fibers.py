@@ -122,13 +122,16 @@ class Fiber:
                 _set_torch_state(self._outer, self._state)
 
     def resume_anywhere(self, value: Any = None) -> Any:
-        """As `resume`, for a resumer whose grad mode and autocast may be others by now."""
+        """As `resume`, for a resumer that may be another one, or in another grad mode and autocast:
+        the fibre pauses to the one that resumed it last."""
         self._outer = _torch_state()
+        self._greenlet.parent = getcurrent()
         return self.resume(value)
 
     def kill(self) -> None:
         """End a paused program by raising `FiberExit` in it; its `finally` blocks run."""
         if self._greenlet and not self._greenlet.dead:
+            self._greenlet.parent = getcurrent()  # where the program's end leads to
             self._greenlet.throw(FiberExit)
 
 

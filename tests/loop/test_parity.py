@@ -25,9 +25,18 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"density": 0.02}),
     ("gtopk", {"density": 0.02}),
     ("gtopk", {"density": 0.02, "losses": "kept"}),
+    ("dgc", {"density": 0.02, "warmup": 4}),
+    ("oktopk", {"density": 0.02, "estimate_every": 3}),
+    ("powersgd", {"rank": 2}),
+    ("qsgd", {}),
     ("localsgd", {"every": 3}),
 ]
 STEPS, SHARES = 8, {2: (8, 8), 3: (8, 8, 8)}
+
+
+def momentum_of(method: Method) -> float:
+    """The optimizer's, which is none where the method has its own."""
+    return 0.9 if method.traits.momentum == "optimizer" else 0.0
 
 
 def virtual(method: Method, size: int) -> list[str]:
@@ -37,7 +46,7 @@ def virtual(method: Method, size: int) -> list[str]:
         shares=SHARES[size],
         steps=STEPS,
         speeds=(1.0,) * size,
-        optimizer=Optimizer(lr=0.05, momentum=0.9),
+        optimizer=Optimizer(lr=0.05, momentum=momentum_of(method)),
         evaluate_at="call",
     )
     stream = SampleStream(task.num_train, 0)
@@ -63,7 +72,8 @@ def own_loops(rank: int, size: int) -> list[str]:
         stream = SampleStream(task.num_train, 0)
         torch.manual_seed(seed_for(0, "model") if rank == 0 else rank)
         model = task.model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        momentum = momentum_of(build_method(name, settings))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
         model, optimizer = tw.distribute(model, optimizer, method=name, **settings)
         for step in range(STEPS):
             index = stream.take(*batch_slice(step, rank, SHARES[size]))

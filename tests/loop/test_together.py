@@ -23,6 +23,10 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"density": 0.2}),
     ("gtopk", {"density": 0.2}),
     ("gtopk", {"density": 0.2, "losses": "kept"}),
+    ("dgc", {"density": 0.2, "dense_below": 20}),
+    ("oktopk", {"density": 0.2, "estimate_every": 2}),
+    ("powersgd", {"rank": 1}),
+    ("qsgd", {"bits": 8}),
     ("localsgd", {"every": 3}),
     ("asgd", {}),
 ]
@@ -33,8 +37,9 @@ def network(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+def sgd(model: nn.Module, method: str = "ssgd") -> torch.optim.Optimizer:
+    momentum = 0.0 if method == "dgc" else 0.9  # which has its own
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, weight_decay=0.01)
 
 
 def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
@@ -70,7 +75,7 @@ def uneven(rank: int, size: int) -> dict[str, Any]:
     for counts in ((5, 4, 2), (0, 3, 3), (3, 3, 3)):
         for name, settings in METHODS:
             model = network(rank)
-            optimizer = sgd(model)
+            optimizer = sgd(model, name)
             tw.distribute(model, optimizer, method=name, deadline=20, **settings)
             scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
             for step in range(counts[rank]):

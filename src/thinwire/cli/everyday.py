@@ -1,4 +1,4 @@
-"""The everyday verbs: compare, plan, run, report, methods."""
+"""The everyday verbs: compare, plan, report, methods; `run` is in running.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thinwire.errors import InputError
 if TYPE_CHECKING:
     from thinwire.run.compare import Outcome
 
-__all__ = ["add_to"]
+__all__ = ["ConfigOption", "DataOption", "SetOption", "TaskOption", "add_to", "given_settings"]
 
 PANEL = "Everyday"
 
@@ -58,7 +58,12 @@ DataOption = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    for verb in (compare, plan, run, report, methods):
+    from thinwire.cli.running import RunCommand, run  # shares the options above
+
+    for verb in (compare, plan):
+        app.command(rich_help_panel=PANEL)(verb)
+    app.command(cls=RunCommand, rich_help_panel=PANEL)(run)
+    for verb in (report, methods):
         app.command(rich_help_panel=PANEL)(verb)
 
 
@@ -110,6 +115,9 @@ def compare(
 
         thinwire compare --cluster mine.toml --task cifar10 --data ~/cifar --seeds 1
     """
+    from thinwire.run.forks import start_server
+
+    start_server()  # imports torch for its processes while this one does
     from thinwire.run import compare as comparing
     from thinwire.run.folders import refuse_used
 
@@ -126,7 +134,7 @@ def compare(
             methods=_methods(methods) or comparing.DEFAULT_METHODS,
             seeds=_seeds(seeds),
             target=target or None,
-            given=_given(set_, config),
+            given=given_settings(set_, config),
             processes=processes,
         )
         outcome = _interruptible(lambda: comparing.compare(request, out, console))
@@ -167,7 +175,8 @@ def _methods(text: str) -> tuple[str, ...]:
     return methods
 
 
-def _given(set_: list[str], config: Path | None) -> dict[str, Any]:
+def given_settings(set_: list[str], config: Path | None) -> dict[str, Any]:
+    """What `--set` and `--config` say, flat."""
     from thinwire.run.settings import parse_assignments, read_settings
 
     given = {} if config is None else read_settings(config)
@@ -242,60 +251,15 @@ def plan(
     return 0
 
 
-def run(
-    cluster: Annotated[str, typer.Argument(help="A preset or TOML file that describes the hosts.")],
-    method: Annotated[
-        str, typer.Option(help="With settings after colons: gtopk:density=0.001.")
-    ] = "ssgd",
-    task: TaskOption = "digits",
-    data: DataOption = None,
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Start this many processes on this machine; without it, torchrun has.",
-        ),
-    ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-    set_: SetOption = [],  # noqa: B006 - typer reads the default
-    config: ConfigOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder of rank 0. Default: runs/run-DATE-TIME.")
-    ] = None,
-    interface: Annotated[
-        str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
-    ] = "",
-) -> int:
-    """Train for real: every worker a process, the same text of the method.
-
-        thinwire run --processes 4 office --method gtopk
-
-        torchrun --nproc-per-node 4 -m thinwire run office --method gtopk
-
-    On several hosts, start the torchrun line on each with --nnodes, --node-rank, --master-addr.
-    """
-    from thinwire.run.real import Running, run_here, start_processes
-
-    request = Running(
-        cluster=cluster,
-        method=method,
-        task=task,
-        data=data,
-        seed=seed,
-        given=_given(set_, config),
-        out=out,
-        interface=interface or None,
-    )
-    if processes:
-        return start_processes(processes, request, sys.argv[1:])
-    return run_here(request)
-
-
 def report(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     target: Annotated[
         str, typer.Option(help="Accuracy to which time is measured: 0.95, or 97%.")
     ] = "",
+    phases: Annotated[
+        bool | None,
+        typer.Option(help="Print where a step's time went, too. Default: of real runs only."),
+    ] = None,
 ) -> int:
     """Make the table and the HTML report of a run folder again.
 
@@ -303,7 +267,7 @@ def report(
     """
     from thinwire.report import render
 
-    render(folder, target=target or None)
+    render(folder, target=target or None, phases=phases)
     return 0
 
 

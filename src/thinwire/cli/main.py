@@ -1,6 +1,7 @@
 """The verbs, and what a failure looks like: one message, one exit code, no traceback.
 
-Exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 a run failed, 2 bad input, 3 a published claim does not hold, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import click
 import typer
 
 from thinwire._version import __version__
-from thinwire.cli import everyday, research
+from thinwire.cli import everyday, machines, reproducing, research
 from thinwire.errors import ThinwireError
 
 __all__ = ["app", "main"]
@@ -45,7 +46,9 @@ def _options(
 
 
 everyday.add_to(app)
+machines.add_to(app)
 research.add_to(app)
+reproducing.add_to(app)
 
 
 def main() -> NoReturn:

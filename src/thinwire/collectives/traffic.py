@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from thinwire.collectives import _schedule as schedule
 from thinwire.collectives._schedule import blocks_by_round, check_size, packets_of, rounds
+from thinwire.collectives.dense import choose_all_reduce
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "all_gather_doubling",
     "all_gather_ring",
     "all_gather_sparse",
+    "all_reduce",
     "all_reduce_halving_doubling",
     "all_reduce_ring",
     "all_reduce_tree",
@@ -44,6 +46,17 @@ def _chunks(num_workers: int, numel: int, itemsize: int, header: bool) -> list[i
     small, larger = divmod(numel, num_workers)
     counts = [small + (c < larger) for c in range(num_workers)]
     return [_dense(n, itemsize, header) for n in counts]
+
+
+def all_reduce(num_workers: int, numel: int, *, itemsize: int = 4) -> tuple[int, ...]:
+    """Of the algorithm that `auto` chooses."""
+    named = {
+        "halving_doubling": all_reduce_halving_doubling,
+        "ring": all_reduce_ring,
+        "tree": all_reduce_tree,
+    }
+    chosen = named[choose_all_reduce(num_workers, numel * itemsize)]
+    return chosen(num_workers, numel, itemsize=itemsize)
 
 
 def all_reduce_ring(

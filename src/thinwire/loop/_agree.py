@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,9 +15,26 @@ from thinwire.errors import DeadlineError, InputError, ThinwireError
 from thinwire.wire.base import ANY, Comm, Tag
 from thinwire.wire.packet import Packet
 
-__all__ = ["Ends", "adopt", "check_digests", "compare_settings", "settings_of", "share"]
+__all__ = [
+    "DIFFER",
+    "AbstractEnds",
+    "Ends",
+    "Settings",
+    "adopt",
+    "check_digests",
+    "compare_settings",
+    "facts_of",
+    "settings_of",
+    "share",
+]
 
 Settings: TypeAlias = list[dict[str, Any]]
+
+DIFFER = (
+    "the optimizers differ: {key} is {a} on rank {rank_a} and {b} on rank {rank_b}; load the same "
+    "checkpoint on every rank, or on none"
+)
+"""What is said where settings are not equal."""
 
 _START = 60.0
 """Seconds that a task may take to begin."""
@@ -77,35 +95,34 @@ def adopt(optimizer: torch.optim.Optimizer, settings: Settings) -> None:
                 group[key] = tuple(value) if isinstance(own, tuple) else value
 
 
+def facts_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What must be equal on all ranks, by its name in messages."""
+    groups = settings_of(optimizer)
+    return {
+        "the number of groups": len(groups),
+        **{
+            f"{key!r} of parameter group {i}": value
+            for i, group in enumerate(groups)
+            for key, value in group.items()
+        },
+        "the number of tensors with a state": len(optimizer.state),
+    }
+
+
 def compare_settings(comm: Comm, optimizer: torch.optim.Optimizer) -> None:
     """Hold the optimizers of all ranks to equal settings. Blocks.
 
     Raises:
         InputError: naming what differs, the ranks and their values.
     """
-    mine = {"groups": settings_of(optimizer), "tensors with a state": len(optimizer.state)}
-    first, *others = share(comm, mine, "settings")
+    first, *others = share(comm, facts_of(optimizer), "settings")
     for rank, other in enumerate(others, start=1):
-        for what, a, b in _differences(first, other):
-            raise InputError(
-                f"the optimizers differ: {what} is {a!r} on rank 0 and {b!r} on rank {rank}; load "
-                "the same checkpoint on every rank, or on none"
-            )
-
-
-def _differences(first: Any, other: Any) -> list[tuple[str, Any, Any]]:
-    if len(first["groups"]) != len(other["groups"]):
-        return [("the number of groups", len(first["groups"]), len(other["groups"]))]
-    found = [
-        (f"{key!r} of parameter group {i}", a.get(key), b.get(key))
-        for i, (a, b) in enumerate(zip(first["groups"], other["groups"], strict=True))
-        for key in {**a, **b}
-        if a.get(key) != b.get(key)
-    ]
-    counted = "tensors with a state"
-    if first[counted] != other[counted]:
-        found.append((f"the number of {counted}", first[counted], other[counted]))
-    return found
+        for what in {**first, **other}:
+            a, b = first.get(what), other.get(what)
+            if a != b:
+                raise InputError(
+                    DIFFER.format(key=what, a=repr(a), b=repr(b), rank_a=0, rank_b=rank)
+                )
 
 
 class _Word(msgspec.Struct, array_like=True):
@@ -121,8 +138,38 @@ class _Word(msgspec.Struct, array_like=True):
     settings: Settings
 
 
-class Ends:
-    """Lets loops of unequal length take equally many steps.
+class AbstractEnds(ABC):
+    """Lets loops of unequal length take equally many steps."""
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """This rank is about to complete a step, counted from 1."""
+
+    @abstractmethod
+    def leave(self, step: int, begun: int) -> None:
+        """This rank's loop has ended after so many steps."""
+
+    @abstractmethod
+    def beyond(self, step: int) -> bool:
+        """Block until it is known whether some rank goes further than `step`."""
+
+    @abstractmethod
+    def settings_at(self, step: int) -> Settings:
+        """The optimizer settings of a rank that went so far, for that step."""
+
+    @property
+    @abstractmethod
+    def last_settings(self) -> Settings:
+        """Those of the lowest rank of those that went furthest, as far as known."""
+
+    @property
+    @abstractmethod
+    def begun(self) -> int:
+        """Steps that some rank's method has begun, once all have ended."""
+
+
+class Ends(AbstractEnds):
+    """As `AbstractEnds`, by messages.
 
     A rank whose loop has ended tells the others and goes on with empty steps for as long as any
     other takes real ones. While no loop has ended nothing is sent and nobody waits: a task listens
@@ -161,7 +208,7 @@ class Ends:
             self._inner.post(rank, packet, "word")
 
     def begin(self, step: int) -> None:
-        """This rank is about to complete a step, counted from 1."""
+        """See `AbstractEnds`."""
         self._step = step
         if self._watching:
             self._tell(self._watching, self._going())
@@ -170,7 +217,7 @@ class Ends:
         return _Word(False, self._step, self._step, self._settings())
 
     def leave(self, step: int, begun: int) -> None:
-        """This rank's loop has ended after so many steps."""
+        """See `AbstractEnds`."""
         if not self._listening.wait(_START):
             raise DeadlineError(f"rank {self._comm.rank}: the communication thread does not answer")
         comm = self._inner
@@ -182,7 +229,7 @@ class Ends:
             comm.post(rank, Packet((), kind="control"), "ended")
 
     def beyond(self, step: int) -> bool:
-        """Block until it is known whether some rank goes further than `step`."""
+        """See `AbstractEnds`."""
         comm = self._inner
         assert comm is not None
         while all(w.step <= step for w in self._known.values()):
@@ -198,27 +245,29 @@ class Ends:
         return True
 
     def settings_at(self, step: int) -> Settings:
-        """The optimizer settings of a rank that went so far, for that step."""
-        return self._settings_at.get(step) or self.last.settings
+        """See `AbstractEnds`."""
+        return self._settings_at.get(step) or self.last_settings
 
     @property
-    def last(self) -> _Word:
-        """The word of the lowest rank of those that went furthest, as far as known."""
-        return max(sorted(self._known.items()), key=lambda item: item[1].step)[1]
+    def last_settings(self) -> Settings:
+        """See `AbstractEnds`."""
+        return max(sorted(self._known.items()), key=lambda item: item[1].step)[1].settings
 
     @property
     def begun(self) -> int:
-        """Steps that some rank's method has begun, once all have ended."""
+        """See `AbstractEnds`."""
         return max(w.begun for w in self._known.values())
 
 
-def check_digests(comm: Comm, digest: str) -> None:
-    """Hold the replicas of all ranks to equal parameters. Blocks.
+def check_digests(found: Sequence[str]) -> None:
+    """Hold the replicas of all ranks to equal parameters.
+
+    Args:
+        found: their digests, by rank.
 
     Raises:
         ThinwireError: naming the ranks that differ from rank 0.
     """
-    found = share(comm, digest, "digest")
     wrong = [str(r) for r, d in enumerate(found) if d != found[0]]
     if wrong:
         raise ThinwireError(

@@ -18,7 +18,7 @@ from thinwire.batches import SampleStream
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.fibers import pause
 from thinwire.flat import Flat, Layer
-from thinwire.wire.base import Comm
+from thinwire.wire.base import Comm, Work
 from thinwire.worker import Batch, Plan
 
 __all__ = ["BATCH", "GRADIENT", "LoopBody", "ServedBody"]
@@ -126,6 +126,7 @@ class LoopBody:
         if self.in_vain and not bool(grad_P.any()):
             return
         self._step()
+        self.comm.spend(_step_work(grad_P))
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Nothing: the loop tests its model when it likes."""
@@ -143,10 +144,12 @@ class ServedBody:
         plan: how much there is to do.
         optimizer: its settings, such as the learning rate, are followed at each step; its state is
             copied here once.
+        comm: the server's, charged with the steps.
     """
 
-    def __init__(self, flat: Flat, plan: Plan, optimizer: torch.optim.Optimizer):
+    def __init__(self, flat: Flat, plan: Plan, optimizer: torch.optim.Optimizer, comm: Comm):
         self.plan = plan
+        self._comm = comm
         self.params = flat.params_P.data.clone()
         self._grad_P = torch.zeros_like(self.params)
         self._leader = optimizer
@@ -167,9 +170,15 @@ class ServedBody:
         ):
             own.update({k: v for k, v in theirs.items() if k != "params"})
         self._optimizer.step()
+        self._comm.spend(_step_work(self._grad_P))
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Nothing: the loop tests its model when it likes."""
+
+
+def _step_work(vector: torch.Tensor) -> Work:
+    """An optimizer's step, as `Replica.apply` charges it; tests hold the two to each other."""
+    return Work(memory_bytes=5.0 * vector.numel() * vector.itemsize)
 
 
 def _check_shape(direction: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from thinwire import collectives
 from thinwire.errors import InputError, ThinwireError
 from thinwire.fibers import Fiber, inside_backward, refuse_in_backward
 from thinwire.flat import Flat, digest
-from thinwire.loop._agree import Ends, adopt, check_digests, compare_settings, settings_of
+from thinwire.loop._agree import AbstractEnds, adopt, check_digests, settings_of
 from thinwire.loop._body import BATCH, GRADIENT, LoopBody, ServedBody
+from thinwire.loop._cost import ForwardCost
 from thinwire.loop._refuse import optimized
+from thinwire.loop._talk import LoopComm, talk_over
 from thinwire.methods import Method
 from thinwire.wire.packet import DTYPES
-from thinwire.wire.sockets import SocketComm
+from thinwire.wire.virtual.remote import RemoteComm
 from thinwire.worker import Plan, Server, Worker
 
 __all__ = ["Loop"]
@@ -46,6 +47,7 @@ class Loop:
 
     Attributes:
         closed: whether the model and the optimizer are ordinary again.
+        talk: what the ranks tell each other beside the method.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Loop:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         flat: Flat,
-        comm: SocketComm,
+        comm: LoopComm,
         seed: int,
     ):
         self.method = method
@@ -62,6 +64,7 @@ class Loop:
         self.optimizer = optimizer
         self.flat = flat
         self.comm = comm
+        self.talk = talk_over(comm)
         self.closed = False
         self._error: BaseException | None = None
         self._steps = 0
@@ -81,7 +84,8 @@ class Loop:
         )
         self._body = LoopBody(flat, self._plan, comm, self._plain_step)
         self._fiber = Fiber(self._program)
-        self._ends: Ends | None = None
+        self._ends: AbstractEnds | None = None
+        self._cost = ForwardCost(comm) if isinstance(comm, RemoteComm) else None
 
     def _program(self) -> None:
         self.method.worker(Worker(self.comm, self._body))
@@ -97,7 +101,7 @@ class Loop:
             for index in range(self.method.num_servers):
                 self.comm.serve(self._serve, index)
         if self.comm.size > 1 and self.method.traits.synchronous:
-            self._ends = Ends(self.comm, lambda: settings_of(self.optimizer))
+            self._ends = self.talk.ends(lambda: settings_of(self.optimizer))
         self._resume()
         self._attach()
 
@@ -107,10 +111,11 @@ class Loop:
         tensors = [self.flat.params_P.data, *others, *self.model.buffers()]
         for index, tensor in enumerate(tensors):
             if tensor.dtype in DTYPES:
-                collectives.broadcast(self.comm, tensor, tag=("loop", index))
+                self.talk.broadcast(tensor, index)
 
     def _serve(self, comm: Any) -> None:
-        self.method.server(Server(comm, ServedBody(self.flat, self._plan, self.optimizer)))
+        body = ServedBody(self.flat, self._plan, self.optimizer, comm)
+        self.method.server(Server(comm, body))
 
     def _attach(self) -> None:
         """Put ourselves before the forward pass, `step` and `zero_grad`."""
@@ -132,6 +137,8 @@ class Loop:
         self.optimizer.step = self._step
         self.optimizer.zero_grad = self._zero_grad
         self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
+        if self._cost is not None:
+            self._cost.attach(self.model)
         if self.comm.size > 1:
             # GradScaler then calls `step` also where it would skip it, which would leave the other
             # ranks waiting.
@@ -216,7 +223,7 @@ class Loop:
         """One step of the program with the gradient in the flat buffer."""
         if self.comm.size > 1:
             if not self._steps:
-                compare_settings(self.comm, self.optimizer)
+                self.talk.compare_settings(self.optimizer)
             if self._ends is not None:
                 self._ends.begin(self._steps + 1)
         if self._body.wants is BATCH:
@@ -246,7 +253,7 @@ class Loop:
 
     def _run_out(self) -> None:
         if self.comm.size > 1 and not self._steps:
-            compare_settings(self.comm, self.optimizer)
+            self.talk.compare_settings(self.optimizer)
         if self._ends is not None:
             self._follow(self._ends)
         for _ in range(_MAX_ROUNDS):
@@ -262,9 +269,9 @@ class Loop:
                 "their end; end it when batches() gives none, or at w.plan.steps"
             )
         if self._ends is not None and _claims_equality(self.method):
-            check_digests(self.comm, digest(self.flat.params_P))
+            check_digests(self.talk.share(digest(self.flat.params_P), "digest"))
 
-    def _follow(self, ends: Ends) -> None:
+    def _follow(self, ends: AbstractEnds) -> None:
         """Take empty steps for as long as another rank takes real ones.
 
         A step that was begun by a forward pass but never taken is taken by all, in vain.
@@ -274,7 +281,7 @@ class Loop:
             adopt(self.optimizer, ends.settings_at(self._steps + 1))
             self._empty_step()
         # A method may apply something after the last step.
-        adopt(self.optimizer, ends.last.settings)
+        adopt(self.optimizer, ends.last_settings)
         if ends.begun > self._steps:
             self._body.in_vain = True
             self._empty_step()
@@ -303,6 +310,8 @@ class Loop:
 
     def _detach(self) -> None:
         self._forward_hook.remove()
+        if self._cost is not None:
+            self._cost.detach()
         own, attributes = self.optimizer, self.optimizer.__dict__
         for name, ours, plain in (
             ("step", self._step, self._plain_step),

@@ -17,12 +17,14 @@ from torch import nn
 
 from thinwire.errors import InputError
 from thinwire.flat import Flat, digest
-from thinwire.loop._agree import share
 from thinwire.loop._loop import Loop
 from thinwire.loop._refuse import check, check_free, check_method, optimized
+from thinwire.loop._talk import LoopComm
 from thinwire.methods import Method, build_method
+from thinwire.methods.fit import check_optimizer
 from thinwire.wire.rendezvous import place_from_environment
-from thinwire.wire.sockets import SocketComm, connect
+from thinwire.wire.sockets import connect
+from thinwire.wire.virtual.remote import session
 
 __all__ = ["Distributed", "digests", "distribute", "finish", "rank", "size"]
 
@@ -101,11 +103,12 @@ def distribute(
     check(model, optimizer)
     chosen = _method(method, settings)
     check_method(chosen, size())
+    for group in optimizer.param_groups:
+        check_optimizer(chosen, type(optimizer).__name__, group.get("momentum", 0.0))
     check_free(model, optimizer, [p for loop in _open for p in loop.flat.params])
     flat = Flat(model, optimized(optimizer))
-    comm = _communicator(
-        chosen, _expected(chosen, name, seed, optimizer, flat), deadline, interface
-    )
+    expected = _expected(chosen, name, seed, optimizer, flat)
+    comm = _communicator(chosen, flat, expected, deadline, interface)
     loop = Loop(chosen, model, optimizer, flat, comm, seed)
     try:
         loop.begin()
@@ -148,9 +151,17 @@ def _expected(
 
 
 def _communicator(
-    method: Method, expected: Mapping[str, str], deadline: float, interface: str | None
-) -> SocketComm:
+    method: Method,
+    flat: Flat,
+    expected: Mapping[str, str],
+    deadline: float,
+    interface: str | None,
+) -> LoopComm:
     """The one place where a loop's communicator comes from."""
+    virtual = session()
+    if virtual is not None:
+        about = {"method": repr(method), "num_params": flat.params_P.numel()}
+        return virtual.meet(method.num_servers, expected, about)
     return connect(
         deadline=deadline,
         num_servers=method.num_servers,
@@ -174,13 +185,13 @@ def finish() -> None:
 
 def rank() -> int:
     """This process's rank, 0..size-1; 0 alone. Also before `distribute`, to divide the data."""
-    place = place_from_environment()
+    place = session() or place_from_environment()
     return 0 if place is None else place.rank
 
 
 def size() -> int:
     """Number of ranks; 1 alone."""
-    place = place_from_environment()
+    place = session() or place_from_environment()
     return 1 if place is None else place.size
 
 
@@ -200,7 +211,7 @@ def digests(optimizer: torch.optim.Optimizer | None = None) -> list[str]:
             "between, and name the optimizer where there are several"
         )
     loop = meant[0]
-    return share(loop.comm, digest(loop.flat.params_P), "digests")
+    return loop.talk.share(digest(loop.flat.params_P), "digests")
 
 
 # The end, however it comes.

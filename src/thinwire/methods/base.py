@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -87,3 +88,18 @@ class Method(ABC):
 
     def server(self, s: Server) -> None:  # noqa: B027 - only methods with servers have one
         """The program of a server."""
+
+    def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int] | None:
+        """What each worker sends in so many steps with equal batches, headers included.
+
+        For those who can say: `thinwire check` then counts, and holds them to it.
+
+        Args:
+            numel: parameters, float32.
+            size: workers.
+            steps: steps of each.
+
+        Returns:
+            Bytes by rank; None, where a method does not say.
+        """
+        return None

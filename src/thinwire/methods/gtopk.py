@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving
+from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving, traffic
 from thinwire.compress import accumulate_and_select, num_kept, prepare
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, warmed
@@ -71,6 +72,12 @@ class GTopK(Method):
         if self.losses not in ("paper", "kept"):
             raise InputError(f"losses = {self.losses!r}; valid: paper, kept")
 
+    def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int]:
+        """See `Method`."""
+        kept = [num_kept(warmed(self.density, t, self.warmup), numel) for t in range(steps)]
+        by_step = [traffic.gtopk_tree(size, k) for k in kept]
+        return [sum(each) for each in zip(*by_step, strict=True)]
+
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         numel = w.params.numel()
@@ -78,11 +85,15 @@ class GTopK(Method):
         prepare(memory)
         for step, batch in enumerate(w.batches()):
             k = num_kept(warmed(self.density, step, self.warmup), numel)
-            own = accumulate_and_select(memory, w.gradient(batch), batch.weight, k)
-            w.comm.spend(selection_work(numel))
-            chosen = self._exchange(w, own, k, memory)
-            w.comm.spend(scatter_work(len(chosen)))
-            w.apply(chosen.to_dense())
+            gradient = w.gradient(batch)
+            with w.phase("select"):
+                own = accumulate_and_select(memory, gradient, batch.weight, k)
+                w.comm.spend(selection_work(numel))
+            with w.phase("merge"):
+                chosen = self._exchange(w, own, k, memory)
+                w.comm.spend(scatter_work(len(chosen)))
+                direction = chosen.to_dense()
+            w.apply(direction)
 
     def _exchange(self, w: Worker, own: Sparse, k: int, memory: torch.Tensor) -> Sparse:
         if self.losses == "kept":

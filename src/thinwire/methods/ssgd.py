@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from thinwire.collectives import traffic
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -50,16 +52,22 @@ class SSGD(Method):
         if self.accumulate < 1:
             raise InputError(f"accumulate = {self.accumulate}: at least 1 is needed")
 
+    def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int]:
+        """See `Method`."""
+        rounds = -(-steps // self.accumulate)
+        return [rounds * n for n in traffic.all_reduce(size, numel)]
+
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         total = torch.zeros_like(w.params)
         pending = 0
         for batch in w.batches():
             gradient = w.gradient(batch)
-            if pending:
-                total.add_(gradient, alpha=batch.weight)
-            else:
-                torch.mul(gradient, batch.weight, out=total)
+            with w.phase("encode"):
+                if pending:
+                    total.add_(gradient, alpha=batch.weight)
+                else:
+                    torch.mul(gradient, batch.weight, out=total)
             pending += 1
             if pending == self.accumulate:
                 w.apply(_mean(w, total, pending))

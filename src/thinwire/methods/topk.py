@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from thinwire.collectives import all_gather_sparse, sum_sparse
+from thinwire.collectives import all_gather_sparse, sum_sparse, traffic
 from thinwire.compress import accumulate_and_select, num_kept, prepare
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, warmed
@@ -59,6 +60,12 @@ class TopK(Method):
     def __post_init__(self) -> None:
         check_warmup(self.density, self.warmup)
 
+    def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int]:
+        """See `Method`."""
+        kept = [num_kept(warmed(self.density, t, self.warmup), numel) for t in range(steps)]
+        by_step = [traffic.all_gather_sparse(size, k) for k in kept]
+        return [sum(each) for each in zip(*by_step, strict=True)]
+
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         numel = w.params.numel()
@@ -66,8 +73,12 @@ class TopK(Method):
         prepare(memory)
         for step, batch in enumerate(w.batches()):
             k = num_kept(warmed(self.density, step, self.warmup), numel)
-            own = accumulate_and_select(memory, w.gradient(batch), batch.weight, k)
-            w.comm.spend(selection_work(numel))
-            sets = all_gather_sparse(w.comm, own)
-            w.comm.spend(scatter_work(sum(map(len, sets))))
-            w.apply(sum_sparse(sets).to_dense())
+            gradient = w.gradient(batch)
+            with w.phase("select"):
+                own = accumulate_and_select(memory, gradient, batch.weight, k)
+                w.comm.spend(selection_work(numel))
+            with w.phase("merge"):
+                sets = all_gather_sparse(w.comm, own)
+                w.comm.spend(scatter_work(sum(map(len, sets))))
+                direction = sum_sparse(sets).to_dense()
+            w.apply(direction)

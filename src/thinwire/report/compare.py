@@ -22,7 +22,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from thinwire.errors import InputError, nearest
+from thinwire.phases import PHASES
 from thinwire.report.reader import Record, RunRecord
+from thinwire.report.record import End
 from thinwire.report.words import accuracy_words
 
 __all__ = [
@@ -96,6 +98,7 @@ class MethodSummary:
         waiting: share of the workers' time spent waiting, 0..1.
         energy: joules of the whole run, all nodes.
         duration: seconds of the whole run on its own clock; `wall`: of this machine's.
+        phases: seconds of a step by phase, mean over workers and seeds; empty where not recorded.
     """
 
     label: str
@@ -115,6 +118,7 @@ class MethodSummary:
     energy: Spread | None
     duration: Spread | None
     wall: Spread | None
+    phases: dict[str, float]
 
     @property
     def kept(self) -> bool:
@@ -304,7 +308,18 @@ def _row(label: str, runs: list[RunRecord], target: Target | None) -> MethodSumm
         energy=Spread.of([sum(end.joules) for _, end in ended if end.joules]),
         duration=Spread.of([end.time for _, end in ended]),
         wall=Spread.of([end.wall for _, end in ended if end.wall > 0]),
+        phases=_phases([end for _, end in ended if end.phases and end.steps]),
     )
+
+
+def _phases(ends: Sequence[End]) -> dict[str, float]:
+    """Seconds of a step by phase, in their order."""
+    workers = [(worker, end.steps) for end in ends for worker in end.phases]
+    return {
+        name: statistics.fmean(each.get(name, 0.0) / steps for each, steps in workers)
+        for name in PHASES
+        if any(name in each for each, _ in workers)
+    }
 
 
 def _speedup(base: MethodSummary, row: MethodSummary) -> Spread | None:

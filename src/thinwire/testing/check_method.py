@@ -173,6 +173,19 @@ def _replicas_agree(method: Method) -> None:
         )
 
 
+def _sends_what_it_says(method: Method) -> None:
+    for size in _sizes(method):
+        trial = _run(method, size)
+        numel = trial.params[0].numel()
+        declared = method.sent_bytes(numel, size, STEPS)
+        if declared is None:
+            return
+        assert list(declared) == trial.sent[:size], (
+            f"{size} workers sent {trial.sent[:size]} bytes in {STEPS} steps of a model of {numel} "
+            f"parameters; sent_bytes says {list(declared)}"
+        )
+
+
 def _leaves_the_world_alone(method: Method) -> None:
     def state() -> tuple[Any, ...]:
         drawn = [torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state())]
@@ -237,6 +250,7 @@ CHECKS: Mapping[str, Callable[[Method], None]] = {
     "runs on 1 to 5 workers, equal and uneven": _runs_at_any_size,
     "two runs with one seed are the same in every number": _repeats,
     "replicas end equal, where the method says so": _replicas_agree,
+    "bytes are those that sent_bytes declares, where it does": _sends_what_it_says,
     "global random state, grad mode and clock stay untouched": _leaves_the_world_alone,
     "a crashed peer is named": _names_a_crashed_peer,
     "a NaN on one worker stops the run": _stops_at_nan,

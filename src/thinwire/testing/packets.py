@@ -50,6 +50,7 @@ class WatchedComm(Comm):
         self.num_servers = inner.num_servers
         self.losses = inner.losses
         self.meter = inner.meter
+        self.phases = inner.phases
         self._inner = inner
         self._log = log
 

@@ -14,9 +14,11 @@ from thinwire.errors import (
     ThinwireError,
 )
 from thinwire.fibers import inside_backward, pause, refuse_in_backward
+from thinwire.phases import Phases
 from thinwire.wire.base import ANY, Arrival, Comm, Move, Posted, Tag, Task, Work
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, to_ns
+from thinwire.wire.virtual.compute import seconds_of
 from thinwire.wire.virtual.endpoint import Endpoint, Waiter
 from thinwire.wire.virtual.network import Message
 from thinwire.wire.virtual.player import Player
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from thinwire.wire.virtual.world import World
 
 __all__ = ["VirtualComm", "VirtualTask"]
+
+_MAX_DEBTS = 64
+"""Spendings that are remembered one by one."""
+
+_NOTHING = Work()
 
 
 class VirtualComm(Comm):
@@ -37,6 +44,7 @@ class VirtualComm(Comm):
     """
 
     simulated = True
+    phases: Phases  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, world: World, endpoint: Endpoint, key: str | None = None):
         self.rank = endpoint.rank
@@ -49,7 +57,10 @@ class VirtualComm(Comm):
         self._world = world
         self.endpoint = endpoint
         self._key = key
-        self._debt: Work | None = None
+        self.phases = endpoint.meter.phases if key is None else Phases()
+        self._debts: list[tuple[str, Work]] = []
+        self._debt = _NOTHING
+        self._owed: dict[str, float] = {}
         self.meetings = world.meetings.setdefault(key, {})
 
     @property
@@ -68,7 +79,7 @@ class VirtualComm(Comm):
 
     def now(self) -> float:
         """See `Comm`: virtual seconds."""
-        if self._debt is not None:
+        if self._debts:
             self.settle()
         return self._world.clock.now / NS
 
@@ -79,7 +90,7 @@ class VirtualComm(Comm):
         if not 0 <= dst < len(self._world.endpoints) or dst == self.rank:
             last = len(self._world.endpoints) - 1
             raise InputError(f"rank {self.rank}: post to {dst}; valid: 0..{last}, not itself")
-        if self._debt is not None:
+        if self._debts:
             self.settle()
         return self.post_tagged(dst, packet, tag if self._key is None else (self._key, tag), after)
 
@@ -128,7 +139,7 @@ class VirtualComm(Comm):
         """See `Comm`; without a deadline a wait can only end in a message or a deadlock report."""
         if self.in_hook or inside_backward():
             refuse_in_backward(f"rank {self.rank}: wait({src}, {tag!r})", self.in_hook)
-        if self._debt is not None:
+        if self._debts:
             self.settle()
         world, endpoint = self._world, self.endpoint
         whole_tag: Any = tag if self._key is None else (self._key, tag)
@@ -152,6 +163,7 @@ class VirtualComm(Comm):
         now = clock.now
         sender = arrival.src if arrival.__class__ is Arrival else src
         self.meter.peers[sender].waited += (now - began) / NS
+        self.phases.spent["wait"] += now - began
         if world.spans is not None:
             world.spans.append((self.rank, "wait", began, now, sender, 0))
         if isinstance(arrival, ThinwireError):
@@ -162,7 +174,7 @@ class VirtualComm(Comm):
         """See `Comm`; the program is not woken between the moves."""
         if self.in_hook or inside_backward():
             refuse_in_backward(f"rank {self.rank}: a collective ({tag!r})", self.in_hook)
-        if self._debt is not None:
+        if self._debts:
             self.settle()
         world = self._world
         if world.faults is not None or world.anyone_gone:
@@ -216,27 +228,37 @@ class VirtualComm(Comm):
         Nobody can see how far this program has come before it does something visible, so the time
         passes then, in one piece: at the next post, wait, start, look at the clock, or end.
         """
-        debt = self._debt
-        if debt is not None:
-            work = Work(
-                debt.flops + work.flops,
-                debt.memory_bytes + work.memory_bytes,
-                debt.elapsed + work.elapsed,
-            )
-        self._debt = work
+        debts = self._debts
+        if len(debts) >= _MAX_DEBTS:
+            self._add_up()
+        debts.append((self.phases.current, work))
+
+    def _add_up(self) -> None:
+        """All that was spent, one after the other, into one work and each phase's seconds of it."""
+        debt, owed, node = self._debt, self._owed, self._world.processors[self.endpoint.node].node
+        flops, memory_bytes, elapsed = debt.flops, debt.memory_bytes, debt.elapsed
+        for phase, work in self._debts:
+            flops += work.flops
+            memory_bytes += work.memory_bytes
+            elapsed += work.elapsed
+            owed[phase] = owed.get(phase, 0.0) + seconds_of(work, node)
+        self._debt = Work(flops, memory_bytes, elapsed)
+        self._debts.clear()
 
     def settle(self) -> None:
         """Let the time of all that was spent pass now; inside a backward pass it has to wait."""
-        work = self._debt
-        if work is None or inside_backward():
+        if not self._debts or inside_backward():
             return
-        self._debt = None
+        self._add_up()
+        work, self._debt = self._debt, _NOTHING
+        owed, self._owed = self._owed, {}
         world = self._world
         began = world.clock.now
         world.processors[self.endpoint.node].submit(work, self.resume)
         pause()
         elapsed = world.clock.now - began
         self.meter.computed += elapsed / NS
+        self.phases.share_out(elapsed, owed)
         if world.spans is not None and elapsed:
             world.spans.append((self.rank, "compute", began, world.clock.now, -1, 0))
 
@@ -316,6 +338,7 @@ class VirtualTask(Task):
         outcome = pause()
         comm.waiting = None
         comm.meter.peer(ANY).waited += (world.clock.now - began) / NS
+        comm.phases.spent["wait"] += world.clock.now - began
         if isinstance(outcome, ThinwireError):
             raise outcome
 

@@ -76,6 +76,7 @@ class Player:
         comm.waiting = None
         now, sender = world.clock.now, self._waiter.src
         comm.meter.peers[sender].waited += (now - self._began) / NS
+        comm.phases.spent["wait"] += now - self._began
         if world.spans is not None:
             world.spans.append((comm.rank, "wait", self._began, now, sender, 0))
         if outcome.__class__ is not Arrival:
