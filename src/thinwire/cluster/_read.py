@@ -20,7 +20,7 @@ from thinwire.cluster.trace import Trace
 from thinwire.errors import InputError
 from thinwire.units import parse_compute, parse_power, parse_rate, parse_time
 
-__all__ = ["SCHEMA", "cluster_from_toml"]
+__all__ = ["SCHEMA", "cluster_from_toml", "syntax_line"]
 
 SCHEMA = 1
 _MAX_COUNT = 100_000
@@ -94,7 +94,7 @@ def cluster_from_toml(
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}:{_syntax_line(text, error)}: not valid TOML: {error}") from None
+        raise InputError(f"{source}:{syntax_line(text, error)}: not valid TOML: {error}") from None
     place = Source(
         name=source,
         lines=toml_lines(text),
@@ -108,7 +108,7 @@ def cluster_from_toml(
     return _cluster(top)
 
 
-def _syntax_line(text: str, error: tomllib.TOMLDecodeError) -> int:
+def syntax_line(text: str, error: tomllib.TOMLDecodeError) -> int:
     found = re.search(r"at line (\d+)", str(error))
     return int(found[1]) if found else max(len(text.splitlines()), 1)
 

@@ -23,7 +23,7 @@ from thinwire.errors import RendezvousError
 from thinwire.wire._address import HOW_TO_CHOOSE, choose_address, host_id, is_loopback
 from thinwire.wire._channel import tune
 
-__all__ = ["Meeting", "Place", "meet"]
+__all__ = ["Meeting", "Place", "meet", "open_store", "place_from_environment", "reachable_master"]
 
 _SLICE = 0.25
 _FAREWELL = 3.0
@@ -132,12 +132,12 @@ def meet(
     until = time.monotonic() + deadline
     _num_meetings += 1
     prefix = f"thinwire/{place.attempt}/{_num_meetings}"
-    master = _reachable_master(place)
-    store = PrefixStore(prefix, _open_store(place, master, until))
+    master = reachable_master(place)
+    store = PrefixStore(prefix, open_store(place, master, until))
     return _Rendezvous(place, store, until, watch).run(settings, interface, master)
 
 
-def _reachable_master(place: Place) -> str:
+def reachable_master(place: Place) -> str:
     """MASTER_ADDR, or loopback where it is this host's own name and nobody resolves that."""
     try:
         socket.getaddrinfo(place.master, place.port)
@@ -151,7 +151,7 @@ def _reachable_master(place: Place) -> str:
     return place.master
 
 
-def _open_store(place: Place, master: str, until: float) -> TCPStore:
+def open_store(place: Place, master: str, until: float) -> TCPStore:
     hosts = place.rank == 0 and not place.agent_store
     where = f"MASTER_ADDR:MASTER_PORT = {place.master}:{place.port}"
     if not hosts:
