@@ -109,6 +109,7 @@ def cluster_from_toml(
 
 
 def syntax_line(text: str, error: tomllib.TOMLDecodeError) -> int:
+    """Where a text stops being TOML."""
     found = re.search(r"at line (\d+)", str(error))
     return int(found[1]) if found else max(len(text.splitlines()), 1)
 

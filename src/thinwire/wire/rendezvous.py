@@ -152,6 +152,11 @@ def reachable_master(place: Place) -> str:
 
 
 def open_store(place: Place, master: str, until: float) -> TCPStore:
+    """The run's key-value store, hosted by rank 0 where no launcher does.
+
+    Raises:
+        RendezvousError: nobody answers there in time, or the port is in use.
+    """
     hosts = place.rank == 0 and not place.agent_store
     where = f"MASTER_ADDR:MASTER_PORT = {place.master}:{place.port}"
     if not hosts:
