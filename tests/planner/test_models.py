@@ -36,7 +36,7 @@ def test_published_totals():
     }
     for name, (params, gmacs) in expected.items():
         assert MODELS[name].num_params == params
-        assert MODELS[name].macs == pytest.approx(gmacs * 1e9, rel=1e-3)
+        assert MODELS[name].macs == pytest.approx(gmacs * 1e9, rel=2e-3)  # four digits at most
 
 
 def test_lstm_figures_follow_from_its_layers():
@@ -74,6 +74,17 @@ def test_bert_figures_follow_from_its_layers(width: int, depth: int, name: str):
     head = tokens * (width * width + words * width)
     macs = tokens * depth * 12 * width * width + attention + head
     assert MODELS[name].macs == pytest.approx(macs, rel=0.01)
+
+
+def test_a_model_outside_the_table_is_described_on_the_spot():
+    found = find_model("thinwire.models.lstm_ptb:LSTMPTB")
+    assert found.num_params == 66_034_000
+    assert found.macs == 64 * 51_000_000  # 64 words, unless the function says otherwise
+
+
+def test_a_function_that_makes_no_model_is_said_so_with_the_way_out():
+    with pytest.raises(InputError, match=r"returned str; allowed: a torch module.*step_time"):
+        find_model("os:getcwd")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import click
 import typer
 
 from thinwire._version import __version__
-from thinwire.cli import everyday, machines, reproducing, research
+from thinwire.cli import describe, everyday, machines, reproducing, research
 from thinwire.errors import ThinwireError
 
 __all__ = ["app", "main"]
@@ -46,6 +46,7 @@ def _options(
 
 
 everyday.add_to(app)
+describe.add_to(app)
 machines.add_to(app)
 research.add_to(app)
 reproducing.add_to(app)
