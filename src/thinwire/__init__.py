@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from thinwire.cluster import Cluster, load_cluster
     from thinwire.compress import Codec
     from thinwire.errors import InputError, ThinwireError
-    from thinwire.loop import ddp_hook, digests, distribute, finish, rank, size
+    from thinwire.loop import (
+        ddp_hook,
+        digests,
+        distribute,
+        finish,
+        load_state_dict,
+        log,
+        rank,
+        size,
+        state_dict,
+    )
     from thinwire.methods import Method, Paper, Traits
     from thinwire.tasks import Task
     from thinwire.wire import ANY, Comm, Packet, Work
@@ -42,8 +52,11 @@ __all__ = [
     "distribute",
     "finish",
     "load_cluster",
+    "load_state_dict",
+    "log",
     "rank",
     "size",
+    "state_dict",
 ]
 
 _HOMES = {
@@ -66,8 +79,11 @@ _HOMES = {
     "distribute": "thinwire.loop",
     "finish": "thinwire.loop",
     "load_cluster": "thinwire.cluster",
+    "load_state_dict": "thinwire.loop",
+    "log": "thinwire.loop",
     "rank": "thinwire.loop",
     "size": "thinwire.loop",
+    "state_dict": "thinwire.loop",
 }
 
 

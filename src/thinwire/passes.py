@@ -1,8 +1,8 @@
 """What handling sparse entries costs a node, in bytes moved at its memory rate.
 
-One source for the virtual clock (`compress/cost.py`) and the closed forms (`planner/predict.py`, which
-loads no torch). The figures are times of our CPU kernels over the rate at which the same machine
-reads memory, so most are far above one: sorting and scattering are slower than reading.
+One source for the virtual clock (`compress/cost.py`) and the closed forms (`planner/predict.py`,
+which loads no torch). The figures are times of our CPU kernels over the rate at which the same
+machine reads memory, so most are far above one: sorting and scattering are slower than reading.
 `benchmarks/selection.py` measures the selection; docs/plan.md says what each comes from.
 """
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -303,8 +303,16 @@ class Replica:
         Raises:
             NonFiniteError: the loss or a gradient is NaN or infinite.
         """
-        simulated = self.comm.simulated
-        num_layers = len(self.flat.layers)
+        with self.comm.phase("compute"):
+            return self._gradient(batch, before_layer, on_layer)
+
+    def _gradient(
+        self,
+        batch: Batch,
+        before_layer: Callable[[int], None] | None,
+        on_layer: Callable[[int, torch.Tensor], None] | None,
+    ) -> torch.Tensor:
+        simulated, num_layers = self.comm.simulated, len(self.flat.layers)
         forward = self._flops * batch.size
         self._forward(forward, before_layer)
         order: list[int] = []
@@ -403,6 +411,11 @@ class Replica:
                 f"apply() was given a vector of {tuple(direction.shape)}; "
                 f"the model has {tuple(params_P.shape)}"
             )
+        with self.comm.phase("apply"):
+            self._apply(direction)
+
+    def _apply(self, direction: torch.Tensor) -> None:
+        params_P = self.flat.params_P
         warmup = self.plan.optimizer.warmup
         if self.updates < warmup:
             for group in self.optimizer.param_groups:
@@ -432,7 +445,7 @@ class Replica:
         if self.learner.timing_only:
             return
         self._last_eval, self._evaluated_at_update = steps, self.updates
-        with self._generators.active(), torch.no_grad():
+        with self.comm.phase("evaluate"), self._generators.active(), torch.no_grad():
             accuracy, loss = self.learner.evaluate(self.model)
         self._log(
             "eval",
@@ -544,6 +557,37 @@ class Worker:
         """The layer table of `params`."""
         return self.replica.layers
 
+    @property
+    def steps(self) -> int:
+        """Steps done; not from zero where a run is gone on with."""
+        return self._steps
+
+    def remember(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Keep a tensor in `state`, where checkpoints look; called before the first batch.
+
+        Args:
+            name: of the attribute.
+            tensor: as it is at the beginning; to be written in place from then on.
+
+        Returns:
+            The tensor, with the values that it had where a run is gone on with.
+        """
+        before = getattr(self.state, name, None)
+        if before is not None:
+            tensor.copy_(before)
+        setattr(self.state, name, tensor)
+        return tensor
+
+    def resume(self, steps: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Begin where another run was; called before the program.
+
+        Args:
+            steps: that it had done.
+            state: what it remembered.
+        """
+        self._steps = steps
+        self.state = SimpleNamespace(**state)
+
     def batches(self, steps: float | None = None) -> Iterator[Batch]:
         """This worker's part of each step, then the end.
 
@@ -605,15 +649,28 @@ class Worker:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all workers, bit for bit alike on each; `x` is left alone. Blocks."""
+        return self.all_reduce_(x.clone())
+
+    def all_reduce_(self, x: torch.Tensor) -> torch.Tensor:
+        """As `all_reduce`, in place; returns `x`."""
         if self.size == 1:
-            return x.clone()
+            return x
         if self._group is not None:
-            return self._group.all_reduce(x.clone())
-        return collectives.all_reduce(self.comm, x.clone())
+            with self.phase("wait"):  # sends, waits and sums, all in one
+                return self._group.all_reduce(x)
+        with self.phase("merge"):
+            return collectives.all_reduce(self.comm, x)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Every worker's `x`, by rank; all must have one size. Blocks."""
-        return collectives.all_gather(self.comm, x)
+        with self.phase("merge"):
+            return collectives.all_gather(self.comm, x)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """A block whose time the record counts as a phase's ("select", "encode", "merge" ...), see
+        `Comm.phase`. Gradients, collectives, sending, waiting and `apply` are counted by
+        themselves."""
+        return self.comm.phase(name)
 
     def exchange(self, rank: int, x: torch.Tensor) -> torch.Tensor:
         """Swap tensors of one shape with a peer that does the same. Blocks."""
@@ -622,7 +679,8 @@ class Worker:
 
     def send(self, endpoint: int, x: torch.Tensor, tag: Tag = "send") -> None:
         """Post a copy of a tensor; never blocks."""
-        self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
+        with self.phase("send"):
+            self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
 
     def receive(self, endpoint: int = ANY, tag: Tag = "send") -> tuple[int, torch.Tensor]:
         """The next tensor (1-D) sent here with this tag, and by whom. Blocks."""
@@ -668,9 +726,14 @@ class Server:
         self.comm.step = steps
         self.replica.evaluate(steps, samples, final=final)
 
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """See `Worker.phase`; the record holds the workers' phases only."""
+        return self.comm.phase(name)
+
     def send(self, endpoint: int, x: torch.Tensor, tag: Tag = "send") -> None:
         """Post a copy of a tensor; never blocks."""
-        self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
+        with self.phase("send"):
+            self.comm.post(endpoint, Packet.of(x, step=self.comm.step), tag)
 
     def receive(self, endpoint: int = ANY, tag: Tag = "send") -> tuple[int, torch.Tensor]:
         """The next tensor (1-D) sent here with this tag, and by whom. Blocks."""

@@ -103,7 +103,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
             comm.wait(0, "something else")
         collectives.all_reduce(comm, torch.ones(1000))
 
-    with pytest.raises(DeadlockError, match="rank 2 waits for rank 0 .tag 'something else'") as e:
+    with pytest.raises(DeadlockError, match=r"rank 2 waits for rank 0 .tag 'something else'") as e:
         World(cluster(4)).run(program)
     assert "rank 3 waits for rank" in str(e.value)
 
@@ -124,5 +124,5 @@ def test_a_rank_that_has_finished_is_named() -> None:
         if comm.rank != 1:
             collectives.all_reduce(comm, torch.ones(1000))
 
-    with pytest.raises(WorkerFailedError, match="waits for rank 1 .*has finished"):
+    with pytest.raises(WorkerFailedError, match=r"waits for rank 1 .*has finished"):
         World(cluster(4)).run(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import thinwire as tw
 from thinwire.errors import InputError, PeerDiedError
 from thinwire.flat import digest
 from thinwire.loop.ddp import ddp_hook
@@ -40,8 +42,13 @@ def join() -> None:
                             world_size=size)  # fmt: skip
 
 
-def train(rank: int, size: int, settings: dict[str, Any] | None, steps: int = 12) -> Any:
-    """Parameters, their digest, first and last loss; plain DDP without settings."""
+def train(
+    rank: int, size: int, settings: dict[str, Any] | None, steps: int = 12, parts: int = 1
+) -> Any:
+    """Parameters, their digest, first and last loss; plain DDP without settings.
+
+    Gradients of several parts of a batch are exchanged once, by `no_sync`.
+    """
     torch.set_num_threads(1)
     join()
     # Small buckets: several of them, dealt out anew after the first step.
@@ -50,10 +57,12 @@ def train(rank: int, size: int, settings: dict[str, Any] | None, steps: int = 12
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
     losses = []
     for step in range(steps):
-        x, y = batch(rank, step)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(ddp(x), y)
-        loss.backward()
+        for part in range(parts):
+            x, y = batch(rank, parts * step + part)
+            with ddp.no_sync() if part < parts - 1 else contextlib.nullcontext():
+                loss = nn.functional.cross_entropy(ddp(x), y)
+                loss.backward()
         optimizer.step()
         losses.append(loss.item())
     if hook is not None:
@@ -70,6 +79,15 @@ def train(rank: int, size: int, settings: dict[str, Any] | None, steps: int = 12
 def test_a_lossless_method_is_ddp(settings: dict[str, Any]) -> None:
     plain = run_processes(train, 3, None)
     ours = run_processes(train, 3, settings)
+    assert len({each[1] for each in ours}) == 1
+    torch.testing.assert_close(ours[0][0], plain[0][0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ssgd", "gtopk"])
+def test_accumulation_by_no_sync_is_ddps(method: str) -> None:
+    settings = {"method": method, **({"density": 1.0} if method == "gtopk" else {})}
+    plain = run_processes(train, 2, None, 8, 2)
+    ours = run_processes(train, 2, settings, 8, 2)
     assert len({each[1] for each in ours}) == 1
     torch.testing.assert_close(ours[0][0], plain[0][0], rtol=1e-4, atol=1e-6)
 
@@ -117,3 +135,18 @@ def refused(rank: int, size: int) -> Any:
 
 def test_a_method_that_is_no_exchange_of_gradients_is_refused() -> None:
     assert run_processes(refused, 1) == ["refused"]
+
+
+def finished(rank: int, size: int) -> bool:
+    torch.set_num_threads(1)
+    join()
+    ddp = DistributedDataParallel(model())
+    hook = ddp_hook(ddp, method="ssgd")
+    x, y = batch(rank, 0)
+    nn.functional.cross_entropy(ddp(x), y).backward()
+    tw.finish()
+    return hook._closed
+
+
+def test_finish_closes_the_hooks_that_are_open():
+    assert run_processes(finished, 2, env={"OMP_NUM_THREADS": "1"}) == [True, True]

@@ -22,9 +22,10 @@ class Training:
     def __init__(self):
         self.step = 1
         self.sent = 0
+        self.phases = {}
 
     def __call__(self):
-        return self.step, self.sent
+        return self.step, self.sent, dict(self.phases)
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def test_step_loss_rates_and_time_left_are_told_before_the_first_evaluation(view
     assert "loss 0.512, 50.0 % test accuracy" in view.text()
 
 
+def test_where_the_time_of_the_last_seconds_went_is_told(view, clock):
+    training = Training()
+    view.begin(training)
+    for wait in [0.1] * 20 + [0.6] * 20:
+        clock.now += 1.0
+        spent = {"compute": 0.95 - wait, "wait": wait, "select": 0.04, "send": 0.006}
+        training.phases = {k: training.phases.get(k, 0.0) + v for k, v in spent.items()}
+        view.tick()
+    assert "its time: 60 % wait + 35 % compute + 4.0 % select" in view.text()
+
+
 def test_rates_are_those_of_the_last_seconds(view, clock):
     training = Training()
     view.begin(training)
@@ -119,3 +131,18 @@ def test_a_terminal_shows_a_bar_and_is_restored(clock, out):
         console.print(view.render())
     assert "step 0 of 100" in out.getvalue()
     assert out.getvalue().rstrip().endswith(("\x1b[?25h", "\x1b[2K"))
+
+
+def test_a_loop_of_unknown_length_tells_steps_a_second_and_promises_no_end(clock, out):
+    view = RunView("mine", None, 0, console=Console(file=out, width=80), clock=clock)
+    training = Training()
+    view.begin(training)
+    for _ in range(3):
+        clock.now += 1.0
+        training.step += 10
+        view.tick()
+    assert out.getvalue() == "mine: step 30, 10.0 steps/s, rank 0 sends 0 B/s\n"
+    view.step_samples = 32
+    view.feed(Step(run="mine/0", rank=0, step=30, time=3.0, loss=float("nan")))
+    assert view.text() == "mine: step 30, 320 samples/s, rank 0 sends 0 B/s"
+    assert view.remaining is None

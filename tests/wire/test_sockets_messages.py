@@ -3,6 +3,7 @@
 import os
 import signal
 import warnings
+from collections import deque
 
 import pytest
 import torch
@@ -318,3 +319,61 @@ def test_alone_without_an_environment(monkeypatch):
         assert (comm.rank, comm.size, comm.meter.sent, comm.meter.local.sent) == (0, 1, 0, 28)
     with connect() as comm, pytest.raises(DeadlockError, match="alone"):
         comm.wait()
+
+
+def test_a_packet_that_comes_while_another_is_taken_is_not_lost():
+    """The wait finds one in the box; before it has left, the other thread hands it the next."""
+    with connect(num_servers=1, warn_after=0.05) as comm:
+        comm.serve(lambda server: server.wait(0, "stop"))
+        station, key = comm._station, comm._wire_key("x")
+        endpoint, counter = comm._endpoint, comm.meter.peers[1]
+        take, calls = station.take, []
+
+        def take_while_more_comes(*args):
+            if args[2] == key:  # the server waits, too
+                calls.append(args)
+            if args[2] == key and len(calls) == 2:  # the first look was before the wait began
+                endpoint.boxes[key] = deque([(1, Packet((torch.ones(1),)), 0.0)])
+                found = take(*args)
+                station._arrive(endpoint, 1, key, Packet((torch.ones(2),)), counter)
+                return found
+            return take(*args)
+
+        station.take = take_while_more_comes
+        first = comm.wait(1, "x", deadline=10).packet
+        station.take = take
+        second = comm.wait(1, "x", deadline=10).packet
+        comm.post(1, Packet(()), "stop")
+    assert [first.buffers[0].numel(), second.buffers[0].numel()] == [1, 2]
+
+
+def test_a_packet_that_comes_between_two_looks_is_found():
+    with connect(num_servers=1, warn_after=0.05) as comm:
+        comm.serve(lambda server: server.wait(0, "stop"))
+        station, key = comm._station, comm._wire_key("x")
+        endpoint, counter = comm._endpoint, comm.meter.peers[1]
+        drive = comm._loop.drive
+
+        def drive_then_deliver(waiter, until):
+            drive(waiter, until)
+            station.gone[1] = "finished"  # nothing more can come
+            waiter.peek = None
+            lock = comm._loop.lock
+
+            class Late:
+                def __enter__(self):
+                    lock.acquire()
+                    comm._loop.lock = lock
+                    station._arrive(endpoint, 1, key, Packet((torch.ones(3),)), counter)
+
+                def __exit__(self, *_):
+                    lock.release()
+
+            comm._loop.lock = Late()
+
+        comm._loop.drive = drive_then_deliver
+        came = comm.wait(1, "x", deadline=10).packet
+        del comm._loop.drive
+        del station.gone[1]
+        comm.post(1, Packet(()), "stop")
+    assert came.buffers[0].numel() == 3

@@ -24,6 +24,7 @@ __all__ = [
     "check_digests",
     "compare_settings",
     "facts_of",
+    "gather",
     "settings_of",
     "share",
 ]
@@ -56,6 +57,22 @@ def share(comm: Comm, value: Any, tag: Tag) -> list[Any]:
     for peer in others:
         found[peer] = _unpacked(comm.wait(peer, tag).packet)
     return [found[r] for r in range(comm.size)]
+
+
+def gather(comm: Comm, value: Any, tag: Tag) -> list[Any]:
+    """Every rank's value, by rank, at rank 0; nothing elsewhere. All ranks call. Rank 0 blocks
+    until the last has: they may end at very different times.
+
+    Args:
+        comm: this rank's endpoint.
+        value: numbers, texts, lists and dicts.
+        tag: equal on all ranks.
+    """
+    if comm.rank:
+        comm.post(0, _packed(value), tag)
+        return []
+    others = range(1, comm.size)
+    return [value, *(_unpacked(comm.wait(r, tag, math.inf).packet) for r in others)]
 
 
 def _packed(value: Any) -> Packet:

@@ -18,6 +18,7 @@ from thinwire.batches import SampleStream
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.fibers import pause
 from thinwire.flat import Flat, Layer
+from thinwire.loop._journal import Journal
 from thinwire.wire.base import Comm, Work
 from thinwire.worker import Batch, Plan
 
@@ -43,6 +44,7 @@ class LoopBody:
 
     Attributes:
         wants: what the program is paused for: BATCH, GRADIENT, or None while it runs.
+        journal: of the loop.
         in_vain: whether no rank has a gradient for this step: then `apply` takes what a method had
             still in store, but no step along zero, which momentum would turn into a real one.
     """
@@ -53,8 +55,10 @@ class LoopBody:
         self.comm = comm
         self.wants: str | None = None
         self.in_vain = False
+        self.journal: Journal | None = None
         self._step = step
         nothing = torch.empty(0)
+        self._work = _step_work(flat.grad_P)
         self._batch = Batch(torch.zeros(1, dtype=torch.int64), nothing, nothing, 1 / comm.size)
 
     @property
@@ -78,8 +82,15 @@ class LoopBody:
         return None
 
     def _paused_for(self, what: str) -> Any:
+        """Pause; what the loop does meanwhile is computing, or none of the method's business."""
         self.wants = what
-        answer = pause()
+        phase, phases = "compute" if what is GRADIENT else "other", self.comm.phases
+        if phases is None or phases.current == phase:  # a clock is read at each change
+            answer = pause()
+        else:
+            before = phases.enter(phase)
+            answer = pause()
+            phases.enter(before)
         self.wants = None
         return answer
 
@@ -125,15 +136,23 @@ class LoopBody:
             grad_P.copy_(direction)
         if self.in_vain and not bool(grad_P.any()):
             return
-        self._step()
-        self.comm.spend(_step_work(grad_P))
+        phases = self.comm.phases
+        if phases is None:
+            self._step()
+        else:
+            before = phases.enter("apply")
+            self._step()
+            phases.enter(before)
+        self.comm.spend(self._work)
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Nothing: the loop tests its model when it likes."""
 
     def log(self, values: dict[str, float]) -> None:
-        """To the logger "thinwire.loop", at level DEBUG."""
+        """To the journal, if there is one, and to the logger "thinwire.loop", at level DEBUG."""
         logger.debug("rank %d, step %d: %s", self.comm.rank, self.comm.step, values)
+        if self.journal is not None:
+            self.journal.log(self.comm.step, values)
 
 
 class ServedBody:

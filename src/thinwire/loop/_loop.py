@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,16 +16,21 @@ from thinwire.flat import Flat, digest
 from thinwire.loop._agree import AbstractEnds, adopt, check_digests, settings_of
 from thinwire.loop._body import BATCH, GRADIENT, LoopBody, ServedBody
 from thinwire.loop._cost import ForwardCost
+from thinwire.loop._journal import Journal, Values
 from thinwire.loop._refuse import optimized
 from thinwire.loop._talk import LoopComm, talk_over
 from thinwire.methods import Method
+from thinwire.wire.meter import Meter
 from thinwire.wire.packet import DTYPES
-from thinwire.wire.virtual.remote import RemoteComm
+from thinwire.wire.virtual.remote import RemoteComm, RemoteTask
 from thinwire.worker import Plan, Server, Worker
 
 __all__ = ["Loop"]
 
 _SCALED = "_step_supports_amp_scaling"
+
+_FORMAT = 1
+"""Of what `state_dict` gives."""
 
 _MAX_ROUNDS = 100
 """Times that a program may ask for batches after their end before it is taken for endless."""
@@ -48,6 +54,8 @@ class Loop:
     Attributes:
         closed: whether the model and the optimizer are ordinary again.
         talk: what the ranks tell each other beside the method.
+        journal: what this rank tells of the training; None for nothing.
+        servers: meters of the servers that run here.
     """
 
     def __init__(
@@ -66,6 +74,9 @@ class Loop:
         self.comm = comm
         self.talk = talk_over(comm)
         self.closed = False
+        self.journal: Journal | None = None
+        self.servers: list[Meter] = []
+        self._attached = False
         self._error: BaseException | None = None
         self._steps = 0
         self._num_groups = len(optimizer.param_groups)
@@ -83,12 +94,14 @@ class Loop:
             evaluate_at="call",
         )
         self._body = LoopBody(flat, self._plan, comm, self._plain_step)
+        self._worker = Worker(comm, self._body)
+        self._compared = False
         self._fiber = Fiber(self._program)
         self._ends: AbstractEnds | None = None
         self._cost = ForwardCost(comm) if isinstance(comm, RemoteComm) else None
 
     def _program(self) -> None:
-        self.method.worker(Worker(self.comm, self._body))
+        self.method.worker(self._worker)
 
     # The beginning.
 
@@ -99,11 +112,24 @@ class Loop:
             self._broadcast()
         if self.comm.rank == 0:
             for index in range(self.method.num_servers):
-                self.comm.serve(self._serve, index)
+                served = self.comm.serve(self._serve, index)
+                if not isinstance(served, RemoteTask):
+                    self.servers.append(served.comm.meter)
         if self.comm.size > 1 and self.method.traits.synchronous:
             self._ends = self.talk.ends(lambda: settings_of(self.optimizer))
         self._resume()
         self._attach()
+
+    def keep(self, journal: Journal) -> None:
+        """Tell of the training from now on."""
+        self.journal = self._body.journal = journal
+        journal.count(self.model)
+
+    def log(self, values: Values) -> None:
+        """Numbers of the step that is under way, or else of the one just taken."""
+        under_way = self._body.wants is GRADIENT
+        if self.journal is not None:
+            self.journal.log(self._steps + under_way, values)
 
     def _broadcast(self) -> None:
         trained = {id(p) for p in self.flat.params}
@@ -136,6 +162,7 @@ class Loop:
         self._zero_grad = types.MethodType(zero_grad, self.optimizer)
         self.optimizer.step = self._step
         self.optimizer.zero_grad = self._zero_grad
+        self._attached = True
         self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
         if self._cost is not None:
             self._cost.attach(self.model)
@@ -222,7 +249,8 @@ class Loop:
     def _take_step(self) -> None:
         """One step of the program with the gradient in the flat buffer."""
         if self.comm.size > 1:
-            if not self._steps:
+            if not self._compared:
+                self._compared = True
                 self.talk.compare_settings(self.optimizer)
             if self._ends is not None:
                 self._ends.begin(self._steps + 1)
@@ -231,6 +259,65 @@ class Loop:
         if self._body.wants is GRADIENT:
             self._resume()
         self._steps += 1
+        if self.journal is not None:
+            self.journal.stepped(self._steps)
+
+    # Checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the method must remember, copied."""
+        self._check_resumable("state_dict()")
+        if self._body.wants is not BATCH:
+            raise InputError(
+                "state_dict() inside a step: call it after optimizer.step() and before the next "
+                "forward pass, and before tw.finish()"
+            )
+        worker = self._worker
+        return {
+            **self._identity(),
+            "steps": self._steps,
+            "state": {name: kept.clone() for name, kept in vars(worker.state).items()},
+            "rng": worker.rng.get_state(),
+            "shared_rng": worker.shared_rng.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin where `state_dict` was called. All ranks call. Blocks."""
+        self._check_resumable("load_state_dict()")
+        if self._steps or self._body.wants is not BATCH:
+            raise InputError("load_state_dict() after a step: call it right after distribute()")
+        for key, value in self._identity().items():
+            if state.get(key) != value:
+                raise InputError(
+                    f"the checkpoint is of {key} {state.get(key)}, this is {key} {value}; each "
+                    "rank loads its own, of a run with the same method on as many ranks"
+                )
+        steps = int(state["steps"])
+        if self.comm.size > 1:
+            told = self.talk.share(steps, "resumed steps")
+            if len(set(told)) > 1:
+                raise InputError(f"the ranks' checkpoints are of different steps, by rank: {told}")
+        self._fiber.kill()
+        self._steps = steps
+        self._body.wants = None
+        self._worker = Worker(self.comm, self._body)
+        self._worker.resume(steps, state["state"])
+        self._worker.rng.set_state(state["rng"])
+        self._worker.shared_rng.set_state(state["shared_rng"])
+        self._fiber = Fiber(self._program)
+        self._resume()
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint and the run that it is loaded into must have in common."""
+        method, comm = repr(self.method), self.comm
+        return {"format": _FORMAT, "method": method, "rank": comm.rank, "size": comm.size}
+
+    def _check_resumable(self, what: str) -> None:
+        if not self.method.traits.resumable:
+            raise InputError(
+                f"{what}: method {type(self.method).__name__} can't be gone on with from a "
+                "checkpoint (its traits don't say resumable)"
+            )
 
     # The end.
 
@@ -246,13 +333,15 @@ class Loop:
             if self._error is not None:
                 raise self._error
             self._run_out()
+            if self.journal is not None:
+                self.journal.end()
         except BaseException as error:
             self.close(error)
             raise
         self.close(None)
 
     def _run_out(self) -> None:
-        if self.comm.size > 1 and not self._steps:
+        if self.comm.size > 1 and not self._compared:
             self.talk.compare_settings(self.optimizer)
         if self._ends is not None:
             self._follow(self._ends)
@@ -300,10 +389,13 @@ class Loop:
         if self.closed:
             return
         self.closed = True
-        self._detach()
+        if self._attached:
+            self._detach()
         if error is None:
             self.comm.__exit__(None, None, None)
             return
+        if self.journal is not None:
+            self.journal.fail(error)
         with contextlib.suppress(Exception):
             self._fiber.kill()
         self.comm.__exit__(type(error), error, error.__traceback__)

@@ -17,6 +17,7 @@ from thinwire.loop._agree import (
     Settings,
     compare_settings,
     facts_of,
+    gather,
     share,
 )
 from thinwire.wire.base import Comm
@@ -36,6 +37,10 @@ class AbstractTalk(ABC):
     @abstractmethod
     def share(self, value: Any, name: str) -> list[Any]:
         """Every rank's value, by rank; all ranks call. Blocks."""
+
+    @abstractmethod
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """Every rank's value, by rank, at rank 0 at least; all ranks call. May block."""
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, index: int) -> None:
@@ -60,6 +65,10 @@ class WireTalk(AbstractTalk):
         """See `AbstractTalk`."""
         return share(self._comm, value, name)
 
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """See `AbstractTalk`."""
+        return gather(self._comm, value, name)
+
     def broadcast(self, tensor: torch.Tensor, index: int) -> None:
         """See `AbstractTalk`."""
         collectives.broadcast(self._comm, tensor, tag=("loop", index))
@@ -82,6 +91,10 @@ class ServerTalk(AbstractTalk):
     def share(self, value: Any, name: str) -> list[Any]:
         """See `AbstractTalk`."""
         return self._comm.share(name, value).values
+
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """See `AbstractTalk`."""
+        return self.share(value, name)
 
     def broadcast(self, tensor: torch.Tensor, index: int) -> None:
         """See `AbstractTalk`."""

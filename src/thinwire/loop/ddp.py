@@ -27,7 +27,9 @@ from thinwire.methods import METHODS, SSGD, GTopK, Method, TopK, build_method
 from thinwire.wire.base import Comm
 from thinwire.wire.sockets import SocketComm, connect
 
-__all__ = ["DDPHook", "ddp_hook"]
+__all__ = ["DDPHook", "close_hooks", "ddp_hook"]
+
+_open: list[DDPHook] = []
 
 Future: TypeAlias = "torch.futures.Future[torch.Tensor]"
 
@@ -88,9 +90,16 @@ def ddp_hook(
         comm.__exit__(InputError, error, None)
         raise error
     hook = DDPHook(chosen, comm)
+    _open.append(hook)
     # DDP reads a hook's annotations as objects; this one has none.
     model.register_comm_hook(None, lambda state, bucket: hook.send(bucket))
     return hook
+
+
+def close_hooks() -> None:
+    """Close every hook that is still open, the first first."""
+    for hook in list(_open):
+        hook.close()
 
 
 class DDPHook:
@@ -163,6 +172,8 @@ class DDPHook:
     def _leave(self, error: BaseException | None) -> None:
         if not self._closed:
             self._closed = True
+            if self in _open:
+                _open.remove(self)
             trace = None if error is None else error.__traceback__
             self.comm.__exit__(None if error is None else type(error), error, trace)
 

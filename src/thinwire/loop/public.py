@@ -1,4 +1,4 @@
-"""`distribute`, `finish`, `rank`, `size`: three lines in a loop that exists already."""
+"""`distribute`, `finish`, `rank`, `size`, `log`: three lines in a loop that exists already."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import warnings
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,21 +18,36 @@ from torch import nn
 
 from thinwire.errors import InputError
 from thinwire.flat import Flat, digest
+from thinwire.loop._ask import Asked, asked
+from thinwire.loop._journal import Journal, VirtualBook
 from thinwire.loop._loop import Loop
 from thinwire.loop._refuse import check, check_free, check_method, optimized
 from thinwire.loop._talk import LoopComm
+from thinwire.loop.ddp import close_hooks
 from thinwire.methods import Method, build_method
 from thinwire.methods.fit import check_optimizer
 from thinwire.wire.rendezvous import place_from_environment
 from thinwire.wire.sockets import connect
-from thinwire.wire.virtual.remote import session
+from thinwire.wire.virtual.remote import RemoteComm, session
 
-__all__ = ["Distributed", "digests", "distribute", "finish", "rank", "size"]
+__all__ = [
+    "Distributed",
+    "digests",
+    "distribute",
+    "finish",
+    "load_state_dict",
+    "log",
+    "rank",
+    "size",
+    "state_dict",
+]
 
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=torch.optim.Optimizer)  # noqa: E741 - an optimizer
 
 _open: list[Loop] = []
+_ended: list[tuple[weakref.ref[torch.optim.Optimizer], Journal | None]] = []
+"""The journals of what has been finished since the last `distribute` on its own, and whose."""
 _owner = 0
 
 
@@ -68,7 +84,12 @@ def distribute(
     name: str = "",
     seed: int = 0,
     deadline: float = 300.0,
+    warn_after: float = 10.0,
     interface: str | None = None,
+    record: str | os.PathLike[str] | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    log_every: int = 10,
     **settings: Any,
 ) -> Distributed[M, O]:
     """Train as a method says, in the loop that follows.
@@ -90,7 +111,15 @@ def distribute(
         name: of this pair, equal on all ranks; tells several pairs apart in messages.
         seed: of the method's random choices.
         deadline: seconds that a wait for another rank may take.
+        warn_after: seconds of such a wait after which it says who is missing.
         interface: name or address of the network to use.
+        record: a run folder, to which rank 0 appends a record for `thinwire report`; also by the
+            environment variable THINWIRE_RECORD. On all ranks or on none. On the virtual cluster
+            `thinwire run` has its own.
+        tensorboard: a folder to which rank 0 writes scalars; needs the package tensorboard.
+        progress: whether rank 0 tells on the error stream, every few seconds, how far and how fast
+            the training is; by default where that is a terminal, or as THINWIRE_PROGRESS says.
+        log_every: steps between lines of the record, and between scalars; at least 1.
         settings: of the method.
 
     Returns:
@@ -100,6 +129,7 @@ def distribute(
         InputError: what cannot work, naming it.
         RendezvousError: the ranks cannot find or accept each other.
     """
+    wanted = asked(record, tensorboard, progress, log_every)
     check(model, optimizer)
     chosen = _method(method, settings)
     check_method(chosen, size())
@@ -108,16 +138,49 @@ def distribute(
     check_free(model, optimizer, [p for loop in _open for p in loop.flat.params])
     flat = Flat(model, optimized(optimizer))
     expected = _expected(chosen, name, seed, optimizer, flat)
-    comm = _communicator(chosen, flat, expected, deadline, interface)
+    if wanted.record is not None:
+        expected["record"] = "yes"  # all ranks report at the end, or none
+    comm = _communicator(chosen, flat, expected, deadline, warn_after, interface)
     loop = Loop(chosen, model, optimizer, flat, comm, seed)
     try:
         loop.begin()
+        _tell(loop, wanted, name, seed, method, settings)
     except BaseException as error:
-        comm.__exit__(type(error), error, error.__traceback__)
+        loop.close(error)
         raise
     _watch_exit()
+    if not _open:
+        _ended.clear()
     _open.append(loop)
     return Distributed(model, optimizer)
+
+
+def _tell(
+    loop: Loop,
+    wanted: Asked,
+    name: str,
+    seed: int,
+    method: str | Method,
+    settings: Mapping[str, Any],
+) -> None:
+    """Give the loop a journal if anything is to be told."""
+    comm, size = loop.comm, loop.comm.size
+    if isinstance(comm, RemoteComm):
+        if comm.rank == 0:
+            loop.keep(Journal(VirtualBook(comm), size, wanted.every))
+        return
+    if not wanted.anything:
+        return
+    from thinwire.loop import _book  # what reports are made of takes half a second to load
+
+    if comm.rank:
+        book = _book.RankBook(wanted, comm, loop.talk, loop.flat)
+    else:
+        about = _book.about(loop.method, method, settings, name, seed)
+        book = _book.WireBook(wanted, comm, loop.talk, loop.flat, about, part=len(_open) or None)
+    loop.keep(Journal(book, size, wanted.every))
+    book.begin(loop.servers)
+    book.start()
 
 
 def _method(method: str | Method, settings: Mapping[str, Any]) -> Method:
@@ -155,6 +218,7 @@ def _communicator(
     flat: Flat,
     expected: Mapping[str, str],
     deadline: float,
+    warn_after: float,
     interface: str | None,
 ) -> LoopComm:
     """The one place where a loop's communicator comes from."""
@@ -164,6 +228,7 @@ def _communicator(
         return virtual.meet(method.num_servers, expected, about)
     return connect(
         deadline=deadline,
+        warn_after=warn_after,
         num_servers=method.num_servers,
         interface=interface,
         expected=expected,
@@ -172,7 +237,7 @@ def _communicator(
 
 def finish() -> None:
     """End what `distribute` began: the method's last exchange, a check that all ranks have equal
-    parameters where the method says so, and the goodbye. Blocks.
+    parameters where the method says so, and the goodbye; close the hooks of `ddp_hook`. Blocks.
 
     Ranks may have taken unequal numbers of steps. With a synchronous method the ones that end first
     go on here with empty gradients until the last has ended, so that all take as many.
@@ -181,6 +246,36 @@ def finish() -> None:
         ThinwireError: what went wrong; the other ranks are told.
     """
     _end(list(_open))
+    close_hooks()
+
+
+def log(*, optimizer: torch.optim.Optimizer | None = None, **values: Any) -> None:
+    """Put numbers into the record, the view and TensorBoard; rank 0's count, others are left out.
+
+        tw.log(loss=loss, lr=scheduler.get_last_lr()[0])
+        tw.log(accuracy=0.91, loss=0.3)
+
+    `loss` is the training loss of the last step, of which every `log_every`-th is kept. With an
+    `accuracy` (of the test, 0..1) it is an evaluation, always kept, and `loss` that of the test: a
+    report then has a curve. Also after `finish`. Where nothing is recorded or shown, this costs
+    nothing.
+
+    Args:
+        optimizer: of the pair that is meant; by default all.
+        values: numbers, or tensors of one, which are read only when written.
+
+    Raises:
+        InputError: before `distribute`, or no number, naming it.
+    """
+    open_ = [lo for lo in _open if optimizer in (None, lo.optimizer)]
+    for loop in open_:
+        loop.log(values)
+    ended = [] if _open else [j for of, j in _ended if optimizer in (None, of())]
+    for journal in ended:
+        if journal is not None:
+            journal.log(journal.steps, values)
+    if not open_ and not ended:
+        raise InputError("log() found no model that distribute() was called for: call it after")
 
 
 def rank() -> int:
@@ -204,14 +299,50 @@ def digests(optimizer: torch.optim.Optimizer | None = None) -> list[str]:
     Raises:
         InputError: no such pair is being trained.
     """
+    loop = _meant("digests()", optimizer)
+    return loop.talk.share(digest(loop.flat.params_P), "digests")
+
+
+def state_dict(optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """This rank's part of the method's state, for a checkpoint beside the model's and the
+    optimizer's: error memories, steps done, generators. Each rank saves its own, after a step.
+
+    Args:
+        optimizer: of the pair that is meant, where there are several.
+
+    Raises:
+        InputError: a method that can't be gone on with, or no such pair, or inside a step.
+    """
+    return _meant("state_dict()", optimizer).state_dict()
+
+
+def load_state_dict(
+    state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Go on where a run was: with what `state_dict` gave, right after `distribute`. Load the
+    model's and the optimizer's state after `distribute`, too. All ranks call. Blocks.
+
+    The run then ends with the bits of one that was never interrupted, if its data go on where they
+    were.
+
+    Args:
+        state: of this rank, of a run with the same method and as many ranks.
+        optimizer: of the pair that is meant, where there are several.
+
+    Raises:
+        InputError: another run's, method's or rank's state, or after a step.
+    """
+    _meant("load_state_dict()", optimizer).load_state_dict(state)
+
+
+def _meant(what: str, optimizer: torch.optim.Optimizer | None) -> Loop:
     meant = [lo for lo in _open if optimizer is None or lo.optimizer is optimizer]
     if len(meant) != 1:
         raise InputError(
-            f"digests() found {len(meant)} models between distribute() and finish(); call it in "
+            f"{what} found {len(meant)} models between distribute() and finish(); call it in "
             "between, and name the optimizer where there are several"
         )
-    loop = meant[0]
-    return loop.talk.share(digest(loop.flat.params_P), "digests")
+    return meant[0]
 
 
 # The end, however it comes.
@@ -225,6 +356,7 @@ def _end(loops: list[Loop]) -> None:
             _close(list(_open), error)
             raise
         _open.remove(loop)
+        _ended.append((weakref.ref(loop.optimizer), loop.journal))
 
 
 def _close(loops: list[Loop], error: BaseException) -> None:

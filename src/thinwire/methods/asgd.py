@@ -55,7 +55,8 @@ class ASGD(Method):
             _, params = w.receive(server, "params")
             if params.numel() == 0:  # the server's word for: it is done
                 break
-            w.params.copy_(params)
+            with w.phase("apply"):
+                w.params.copy_(params)
         else:  # somebody's own loop has ended first: wait for the model that all end with
             w.send(server, torch.empty(0), "gradient")
             w.params.copy_(w.receive(server, "params")[1])

@@ -55,6 +55,9 @@ class Traits:
             momentum would be applied twice.
         packets_only: nothing that it exchanges is a dense all-reduce or all-gather of the worker's,
             so that another's collectives (`wire.collectives`) could do nothing for it.
+        resumable: whether all that its program must remember from step to step is what it keeps by
+            `Worker.remember`, the number of steps done and the generators, so that a run in
+            somebody's own loop can be gone on with from a checkpoint.
     """
 
     traffic: str
@@ -66,6 +69,7 @@ class Traits:
     evaluate_at: Literal["batch", "call"] = "batch"
     momentum: Literal["optimizer", "method"] = "optimizer"
     packets_only: bool = False
+    resumable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,18 +107,17 @@ class DGC(Method):
         if numel:
             prepare(memory)
         for step, batch in enumerate(w.batches()):
-            grad = places.pack(w.gradient(batch))
-            velocity.mul_(self.momentum).add_(grad, alpha=self._scale(grad, batch.weight))
-            w.comm.spend(momentum_work(velocity.numel()))
-            direction = torch.empty_like(velocity)
-            if numel:
-                own = self._select(w, step, velocity[:numel], memory, places.sizes)
-                sets = all_gather_sparse(w.comm, own)
-                w.comm.spend(scatter_work(sum(map(len, sets))))
-                direction[:numel] = sum_sparse(sets).to_dense().to(direction)
-            if numel < velocity.numel():
-                direction[numel:] = w.all_reduce(velocity[numel:])
-            w.apply(places.unpack(direction))
+            gradient = w.gradient(batch)
+            with w.phase("select"):
+                grad = places.pack(gradient)
+                velocity.mul_(self.momentum).add_(grad, alpha=self._scale(grad, batch.weight))
+                w.comm.spend(momentum_work(velocity.numel()))
+                own = None
+                if numel:
+                    own = self._select(w, step, velocity[:numel], memory, places.sizes)
+            with w.phase("merge"):
+                direction = places.unpack(_sum(w, own, velocity))
+            w.apply(direction)
 
     def _scale(self, grad: torch.Tensor, weight: float) -> float:
         """What the gradient is multiplied with: its weight, less where it is clipped."""
@@ -154,6 +153,19 @@ class DGC(Method):
             start += size
         w.comm.spend(selection_work(numel))
         return Sparse(torch.cat(index), torch.cat(value), numel)
+
+
+def _sum(w: Worker, own: Sparse | None, velocity: torch.Tensor) -> torch.Tensor:
+    """What all have selected, and all of what is sent whole."""
+    direction, numel = torch.empty_like(velocity), 0
+    if own is not None:
+        numel = own.numel
+        sets = all_gather_sparse(w.comm, own)
+        w.comm.spend(scatter_work(sum(map(len, sets))))
+        direction[:numel] = sum_sparse(sets).to_dense().to(direction)
+    if numel < velocity.numel():
+        direction[numel:] = w.all_reduce(velocity[numel:])
+    return direction
 
 
 @dataclass(frozen=True)

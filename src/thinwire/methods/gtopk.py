@@ -65,6 +65,7 @@ class GTopK(Method):
         synchronous=True,
         agree=True,
         packets_only=True,
+        resumable=True,
     )
 
     def __post_init__(self) -> None:
@@ -81,10 +82,10 @@ class GTopK(Method):
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         numel = w.params.numel()
-        memory = torch.zeros_like(w.params)
+        memory = w.remember("memory", torch.zeros_like(w.params))
         prepare(memory)
-        for step, batch in enumerate(w.batches()):
-            k = num_kept(warmed(self.density, step, self.warmup), numel)
+        for batch in w.batches():
+            k = num_kept(warmed(self.density, w.steps, self.warmup), numel)
             gradient = w.gradient(batch)
             with w.phase("select"):
                 own = accumulate_and_select(memory, gradient, batch.weight, k)

@@ -49,6 +49,7 @@ class LocalSGD(Method):
         synchronous=True,
         agree=True,
         evaluate_at="call",
+        resumable=True,
     )
 
     def __post_init__(self) -> None:
@@ -60,10 +61,10 @@ class LocalSGD(Method):
     def worker(self, w: Worker) -> None:
         """See `Method`."""
         pace = w.plan.speeds if self.pace == "speed" else None
-        done = 0
+        done = w.steps
         w.evaluate(done)
         while done < w.plan.steps:
-            length = min(self.every, w.plan.steps - done)
+            length = min(self.every - done % self.every, w.plan.steps - done)
             steps = split_batch(length * w.size, pace, w.size)
             samples = [h * b for h, b in zip(steps, w.plan.shares, strict=True)]
             taken = 0
@@ -73,6 +74,7 @@ class LocalSGD(Method):
             if not taken:  # somebody's own loop ended with the round before
                 break
             share = samples[w.rank] / sum(samples)
-            w.params.copy_(w.all_reduce(w.params * share))
+            with w.phase("apply"):
+                w.params.copy_(w.all_reduce(w.params * share))
             done += length
             w.evaluate(done)

@@ -93,24 +93,27 @@ class OkTopk(Method):
             exact = k != before or step % self.estimate_every == 0
             before = k
             grad = w.gradient(batch)
-            if exact or memory.is_meta:
-                own = accumulate_and_select(memory, grad, batch.weight, k)
-                own.add_into(memory)  # it goes when it is known to be used
-                local = _smallest(own)
-            else:
-                found = accumulate_above(memory, grad, batch.weight, local, 2 * k)
-                own, local = top(found, k), adjusted(local, len(found), k)
-            w.comm.spend(selection_work(numel) if exact else scan_work(numel))
-            if step % self.balance_every == 0:
-                borders = agree_regions(w.comm, own)
-            chosen, overall = oktopk_all_reduce(
-                w.comm, own, k, borders, None if exact else overall, work=merge_work
-            )
-            if k == numel:
-                local = overall = 0.0  # everything passes: nothing is to wait
-            _both(own, chosen).zero_in(memory)
-            w.comm.spend(scatter_work(len(chosen)))
-            w.apply(chosen.to_dense().to(w.params))
+            with w.phase("select"):
+                if exact or memory.is_meta:
+                    own = accumulate_and_select(memory, grad, batch.weight, k)
+                    own.add_into(memory)  # it goes when it is known to be used
+                    local = _smallest(own)
+                else:
+                    found = accumulate_above(memory, grad, batch.weight, local, 2 * k)
+                    own, local = top(found, k), adjusted(local, len(found), k)
+                w.comm.spend(selection_work(numel) if exact else scan_work(numel))
+            with w.phase("merge"):
+                if step % self.balance_every == 0:
+                    borders = agree_regions(w.comm, own)
+                chosen, overall = oktopk_all_reduce(
+                    w.comm, own, k, borders, None if exact else overall, work=merge_work
+                )
+                if k == numel:
+                    local = overall = 0.0  # everything passes: nothing is to wait
+                _both(own, chosen).zero_in(memory)
+                w.comm.spend(scatter_work(len(chosen)))
+                direction = chosen.to_dense().to(w.params)
+            w.apply(direction)
 
 
 def _smallest(s: Sparse) -> float:

@@ -80,21 +80,24 @@ class PowerSGD(Method):
         work = factor_work(sum(part.numel for part in low), self.rank)
         memory = w.state.memory = torch.zeros_like(w.params)
         for batch in w.batches():
-            memory.add_(w.gradient(batch), alpha=batch.weight)
-            lefts = [left(part.of(memory), q) for part, q in zip(low, rights, strict=True)]
-            summed = _all_reduce(w, [*lefts, *(part.of(memory) for part in whole)])
-            lefts = [orthogonalise(p) for p in summed[: len(low)]]
-            rights = [right(part.of(memory), p) for part, p in zip(low, lefts, strict=True)]
-            for part, p, q in zip(low, lefts, rights, strict=True):
-                part.of(memory).addmm_(p, q.t(), alpha=-1)
-            rights = _all_reduce(w, rights)
-            w.comm.spend(work)
-            direction = torch.empty_like(memory)
-            for part, p, q in zip(low, lefts, rights, strict=True):
-                product(p, q, out=part.of(direction))
-            for part, total in zip(whole, summed[len(low) :], strict=True):
-                part.of(direction).copy_(total)
-                part.of(memory).zero_()
+            gradient = w.gradient(batch)
+            with w.phase("encode"):
+                memory.add_(gradient, alpha=batch.weight)
+                lefts = [left(part.of(memory), q) for part, q in zip(low, rights, strict=True)]
+                summed = _all_reduce(w, [*lefts, *(part.of(memory) for part in whole)])
+                lefts = [orthogonalise(p) for p in summed[: len(low)]]
+                rights = [right(part.of(memory), p) for part, p in zip(low, lefts, strict=True)]
+                for part, p, q in zip(low, lefts, rights, strict=True):
+                    part.of(memory).addmm_(p, q.t(), alpha=-1)
+                rights = _all_reduce(w, rights)
+                w.comm.spend(work)
+            with w.phase("merge"):
+                direction = torch.empty_like(memory)
+                for part, p, q in zip(low, lefts, rights, strict=True):
+                    product(p, q, out=part.of(direction))
+                for part, total in zip(whole, summed[len(low) :], strict=True):
+                    part.of(direction).copy_(total)
+                    part.of(memory).zero_()
             w.apply(direction)
 
 

@@ -82,13 +82,16 @@ class QSGD(Method):
         codec = self._codec(w)
         state = w.state.codec = codec.init(w.params)
         for batch in w.batches():
-            packet = codec.encode(w.gradient(batch) * batch.weight, state)
-            w.comm.spend(quantise_work(numel))
-            packets = all_gather_buffers(w.comm, packet.buffers, tag="qsgd")
-            total = torch.zeros_like(w.params)
-            for buffers in packets:  # by rank, so that all round alike
-                total.add_(codec.decode(Packet(buffers)).to(total))
-            w.comm.spend(dequantise_work(numel * w.size))
+            gradient = w.gradient(batch)
+            with w.phase("encode"):
+                packet = codec.encode(gradient * batch.weight, state)
+                w.comm.spend(quantise_work(numel))
+            with w.phase("merge"):
+                packets = all_gather_buffers(w.comm, packet.buffers, tag="qsgd")
+                total = torch.zeros_like(w.params)
+                for buffers in packets:  # by rank, so that all round alike
+                    total.add_(codec.decode(Packet(buffers)).to(total))
+                w.comm.spend(dequantise_work(numel * w.size))
             w.apply(total)
 
     def _codec(self, w: Worker) -> Codec:

@@ -45,7 +45,11 @@ class SSGD(Method):
         url="https://arxiv.org/abs/1604.00981",
     )
     traits: ClassVar[Traits] = Traits(
-        traffic="8·m·(P−1)/P, every `accumulate` steps", staleness="0", synchronous=True, agree=True
+        traffic="8·m·(P−1)/P, every `accumulate` steps",
+        staleness="0",
+        synchronous=True,
+        agree=True,
+        resumable=True,
     )
 
     def __post_init__(self) -> None:
@@ -59,8 +63,12 @@ class SSGD(Method):
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""
-        total = torch.zeros_like(w.params)
-        pending = 0
+        if w.size == self.accumulate == 1:  # nothing to add up, so no copies
+            for batch in w.batches():
+                w.apply(w.gradient(batch))
+            return
+        total = w.remember("total", torch.zeros_like(w.params))
+        pending = w.steps % self.accumulate
         for batch in w.batches():
             gradient = w.gradient(batch)
             with w.phase("encode"):
@@ -77,6 +85,6 @@ class SSGD(Method):
 
 
 def _mean(w: Worker, total: torch.Tensor, steps: int) -> torch.Tensor:
-    """Over the workers and over the steps in the total."""
-    mean = w.all_reduce(total)
+    """Over the workers and over the steps in the total, which it replaces."""
+    mean = w.all_reduce_(total)
     return mean if steps == 1 else mean.div_(steps)

@@ -151,6 +151,10 @@ def _loss_points(run: RunRecord, axis: str) -> tuple[np.ndarray, np.ndarray]:
     else:
         traces = {rank: iter(sent) for rank, (_, sent) in _sent_by_rank(run).items()}
         x = np.array([next(traces[line.rank]) for line in run.steps])
+    known = np.isfinite(y)  # a script may log the time of a step without its loss
+    if not known.any():
+        return np.empty(0), np.empty(0)
+    x, y = x[known], y[known]
     order = np.argsort(x, kind="stable")
     # A method that sends nothing has one position only; its last losses stand for it.
     if x[order[0]] == x[order[-1]]:

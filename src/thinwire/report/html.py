@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from thinwire.report.compare import Comparison
+from thinwire.report.phases import phases_section
 from thinwire.report.pictures import (
     LONG_LABEL,
     bars_section,
@@ -50,6 +51,7 @@ def report_html(record: Record, comparison: Comparison) -> str:
         _table(comparison),
         _remarks(record, comparison),
         curves_section(curves, comparison, styles),
+        phases_section(comparison),
         timelines_section(record),
         cluster_section(record),
         _meaning(record, comparison),

@@ -5,11 +5,13 @@ On a terminal a bar with the figures below it; elsewhere one plain line every fe
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,7 +20,7 @@ from rich.text import Text
 
 from thinwire.report.record import End, Eval, Line, Step
 from thinwire.report.table import plain
-from thinwire.report.words import accuracy_words, size_words, time_words
+from thinwire.report.words import accuracy_words, percent_words, size_words, time_words
 
 __all__ = ["RunView"]
 
@@ -26,6 +28,10 @@ _WINDOW = 15.0
 """Seconds over which rates are taken."""
 
 _TICK = 0.25
+_MOST = 3
+
+Progress: TypeAlias = tuple[int, int, Mapping[str, float]]
+"""A step, bytes sent, seconds by phase."""
 
 
 class RunView:
@@ -33,18 +39,21 @@ class RunView:
 
     Args:
         label: the method.
-        steps: of the whole run.
-        step_samples: training samples of one step.
+        steps: of the whole run; None where nobody knows.
+        step_samples: training samples of one step; 0 where nobody knows.
         whose: "" if those are the samples of all ranks, else whose they are.
         console: where to show; None is the error stream.
         interval: seconds between plain lines.
         clock: real seconds; replaced in tests.
+
+    Attributes:
+        step_samples: as given; to be set when it becomes known.
     """
 
     def __init__(
         self,
         label: str,
-        steps: int,
+        steps: int | None,
         step_samples: int,
         *,
         whose: str = "",
@@ -54,16 +63,17 @@ class RunView:
     ):
         self._label = label
         self._steps = steps
-        self._step_samples = step_samples
+        self.step_samples = step_samples
         self._whose = f" ({whose})" if whose else ""
         self._console = console if console is not None else Console(stderr=True)
         self._interval = interval
         self._clock = clock
         self._told = clock()
         self._gathered = ""
-        self._look: Callable[[], tuple[int, int]] | None = None
+        self._look: Callable[[], Progress] | None = None
         self._seen: deque[tuple[float, int, int]] = deque()
-        self._loss: float | None = None
+        self._phases: deque[Mapping[str, float]] = deque()
+        self._loss = math.nan
         self._accuracy: float | None = None
         self._live: Live | None = None
         self._leave = threading.Event()
@@ -113,26 +123,31 @@ class RunView:
         if self._live is None and not absent:
             self._print(self._gathered)
 
-    def begin(self, look: Callable[[], tuple[int, int]]) -> None:
+    def begin(self, look: Callable[[], Progress]) -> None:
         """The training begins.
 
         Args:
-            look: the step that rank 0 is at, counted from 1, and the bytes it has sent; called
-                from another thread.
+            look: the step that rank 0 is at, counted from 1, the bytes it has sent, and its seconds
+                by phase; called from another thread.
         """
         self._seen.append((self._clock(), 0, 0))
+        self._phases.append({})
         self._look = look
 
     def feed(self, line: Line) -> None:
         """Take note of a line of the record."""
         if isinstance(line, Step):
-            self._loss = line.loss
+            self._loss = self._loss if math.isnan(line.loss) else line.loss
         elif isinstance(line, Eval):
             self._accuracy = line.accuracy
         elif isinstance(line, End):
             self._look = None
-            if self._live is None:
+            if self._live is None and (line.status != "ok" or self._steps is not None):
                 self._print(self._ended(line))
+
+    def tell(self, text: str) -> None:
+        """Show a line of its own."""
+        self._print(text)
 
     def _ended(self, end: End) -> str:
         if end.status != "ok":
@@ -145,10 +160,12 @@ class RunView:
     def tick(self) -> None:
         """Look how far the run is; elsewhere than on a terminal, tell when it is time to."""
         if self._look is not None:
-            step, sent = self._look()
+            step, sent, phases = self._look()
             self._seen.append((self._clock(), max(step - 1, 0), sent))
+            self._phases.append(phases)
             while self._seen[-1][0] - self._seen[1][0] > _WINDOW:
                 self._seen.popleft()
+                self._phases.popleft()
         if self._live is None and self._clock() - self._told >= self._interval:
             self._print(self.text())
 
@@ -165,6 +182,8 @@ class RunView:
     @property
     def remaining(self) -> float | None:
         """Real seconds left at the present rate; None while that is a guess."""
+        if self._steps is None:
+            return None
         rate = self._rate(1)
         return (self._steps - self.step) / rate if rate else None
 
@@ -176,18 +195,33 @@ class RunView:
         span = last[0] - first[0]
         return (last[what] - first[what]) / span if span > 0 else 0.0
 
+    def _shares(self) -> list[str]:
+        """The phases that rank 0 spent most of the window in, the largest first."""
+        if len(self._phases) < 2:
+            return []
+        first, last = self._phases[0], self._phases[-1]
+        spent = {name: max(took - first.get(name, 0.0), 0.0) for name, took in last.items()}
+        total = sum(spent.values())
+        most = sorted(spent, key=lambda name: -spent[name])[:_MOST]
+        shares = [(name, spent[name] / total) for name in most if total]
+        return [f"{percent_words(share)} {name}" for name, share in shares if share >= 0.01]
+
     def text(self) -> str:
         """Everything in one line."""
         if not self._seen:
             return self._gathered or "connecting"
-        told = [f"{self._label}: step {self.step} of {self._steps}"]
-        if self._loss is not None:
+        of = "" if self._steps is None else f" of {self._steps}"
+        told = [f"{self._label}: step {self.step}{of}"]
+        if not math.isnan(self._loss):
             told.append(f"loss {self._loss:.3g}")
         if self._accuracy is not None:
             told.append(f"{accuracy_words(self._accuracy)} test accuracy")
-        rate = self._rate(1) * self._step_samples
-        told.append(f"{rate:.{0 if rate >= 100 else 1}f} samples/s{self._whose}")
+        rate = self._rate(1) * (self.step_samples or 1)
+        what = "samples/s" if self.step_samples else "steps/s"
+        told.append(f"{rate:.{0 if rate >= 100 else 1}f} {what}{self._whose}")
         told.append(f"rank 0 sends {size_words(self._rate(2))}/s")
+        if shares := self._shares():
+            told.append(f"its time: {' + '.join(shares)}")
         if self.remaining is not None:
             told.append(f"about {time_words(max(round(self.remaining), 1))} left")
         return ", ".join(told)
@@ -195,7 +229,7 @@ class RunView:
     def render(self) -> Group:
         """The display as it stands."""
         text = Text(plain(self.text(), self._console))
-        if not self._seen:
+        if not self._seen or self._steps is None:
             return Group(text)
         width = max(10, min(60, self._console.width - 2))
         return Group(ProgressBar(total=self._steps, completed=self.step, width=width), text)

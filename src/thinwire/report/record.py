@@ -104,8 +104,11 @@ class End(msgspec.Struct, tag_field="kind", tag="end", kw_only=True):
     """A run ended: `status` is "ok", "failed" or "interrupted", `error` says why.
 
     Lists are per worker: seconds waited and computed, bytes and messages sent; `server_sent` is
-    the servers' bytes together. `digest` is the parameters' digest, equal on all ranks or not as
-    `agree` says. `joules` is per node, empty where the cluster states no power.
+    the servers' bytes together. `phases` is where the time of each worker's program went: seconds
+    by the names in `thinwire.phases.PHASES`, those without any left out. `digest` is the
+    parameters' digest, equal on all ranks or not as `agree` says. `joules` is per node, empty where
+    the cluster states no power. `interfaces` is, of a script's real run, the network interface used
+    with the bytes that it sent and received meanwhile, of all programs, by the system's counters.
 
     A run that failed says what was known then: `failed_rank` is the rank it failed on (-1: none in
     particular), and the lists of a real run hold rank 0 alone, which couldn't ask the others.
@@ -127,6 +130,8 @@ class End(msgspec.Struct, tag_field="kind", tag="end", kw_only=True):
     wall: float = 0.0
     error: str = ""
     failed_rank: int = -1
+    phases: list[dict[str, float]] = []
+    interfaces: list[tuple[str, int, int]] = []
 
 
 Line: TypeAlias = Header | Run | Step | Eval | Span | Note | End

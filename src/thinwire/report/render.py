@@ -12,6 +12,7 @@ from rich.text import Text
 from thinwire.errors import InputError
 from thinwire.report.compare import Comparison, compare
 from thinwire.report.html import report_html
+from thinwire.report.phases import phases_table
 from thinwire.report.reader import Record, read_record
 from thinwire.report.summary import curves_csv, summary_csv, summary_json
 from thinwire.report.table import comparison_table, plain
@@ -41,6 +42,7 @@ def render(
     folder: str | os.PathLike[str],
     *,
     target: str | float | None = None,
+    phases: bool | None = None,
     console: Console | None = None,
 ) -> Rendered:
     """Read a run folder, print verdict and table, and write the report beside the record.
@@ -51,6 +53,7 @@ def render(
     Args:
         folder: the run folder.
         target: as `compare` takes it.
+        phases: whether to print where a step's time went, too; None: of real runs only.
         console: where to print; None is the standard output.
 
     Raises:
@@ -62,7 +65,8 @@ def render(
     if not record.runs:
         raise InputError(f"{record.folder} holds no run: it was stopped before the first began")
     comparison = compare(record, target)
-    _print(record, comparison, console)
+    shown = comparison.mode == "real" if phases is None else phases
+    _print(record, comparison, console, shown)
     files = _write_all(record, comparison)
     console.print(
         plain(f"Report: {files[0]}", console), highlight=False, markup=False, soft_wrap=True
@@ -72,7 +76,7 @@ def render(
     )
 
 
-def _print(record: Record, comparison: Comparison, console: Console) -> None:
+def _print(record: Record, comparison: Comparison, console: Console, phases: bool) -> None:
     console.print()
     console.print(Text(plain(verdict(comparison), console), style="bold"))
     console.print()
@@ -81,7 +85,18 @@ def _print(record: Record, comparison: Comparison, console: Console) -> None:
     console.print(Text(plain(_caption(comparison), console), style="dim"))
     for remark in remarks(comparison, record):
         console.print(Text(plain(remark, console)))
+    if phases:
+        _print_phases(comparison, console)
     console.print()
+
+
+def _print_phases(comparison: Comparison, console: Console) -> None:
+    console.print()
+    table = phases_table(comparison, console)
+    if table is None:
+        console.print(Text("This record does not say where a step's time went.", style="dim"))
+    else:
+        console.print(table)
 
 
 def _caption(comparison: Comparison) -> str:

@@ -57,6 +57,7 @@ def _row(row: MethodSummary) -> dict[str, Any]:
         "energy": _spread(row.energy),
         "duration": _spread(row.duration),
         "wall": _spread(row.wall),
+        "phases_per_step": row.phases,
     }
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from thinwire._version import __version__
 from thinwire.cluster import cluster_from_toml, cluster_to_toml, load_cluster
 from thinwire.errors import InputError
 from thinwire.report import (
     Follower,
-    Header,
     LiveView,
     Recorder,
     Rendered,
@@ -28,6 +22,7 @@ from thinwire.report import (
     read_record,
     render,
 )
+from thinwire.report.heading import header
 from thinwire.run.experiment import Job
 from thinwire.run.folders import claim_folder
 from thinwire.run.pool import Failure, run_jobs
@@ -248,29 +243,4 @@ def _settings(request: Comparing, specs: Sequence[MethodSpec]) -> dict[str, Any]
         "target": request.target,
         "given": dict(request.given),
         "processes": request.processes,
-    }
-
-
-def header(settings: dict[str, Any], cluster_toml: str) -> Header:
-    """The first line of a record made here and now."""
-    return Header(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=["thinwire", *sys.argv[1:]],
-        settings=settings,
-        cluster=cluster_toml,
-        versions=_versions(),
-        machine={
-            "cores": os.cpu_count(),
-            "platform": platform.platform(),
-            "processor": platform.machine(),
-        },
-    )
-
-
-def _versions() -> dict[str, str]:
-    names = ("torch", "numpy", "greenlet")
-    return {
-        "thinwire": __version__,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in names},
     }

@@ -139,8 +139,11 @@ class Programs:
         """Runs the method on a worker; returns the digest of its parameters."""
         replica = self._replica(comm)
         worker = Worker(comm, replica, self._stream, self._group)
+        phases = comm.meter.phases
+        phases.restart()
         self.job.method.worker(worker)
         worker.finish()
+        phases.stop()
         return replica.digest
 
     def server(self, comm: Comm) -> str:
@@ -238,6 +241,7 @@ def _totals(meters: list[Meter], size: int) -> dict[str, Any]:
         "messages": [m.messages_sent for m in workers],
         "waited": [m.waited for m in workers],
         "computed": [m.computed for m in workers],
+        "phases": [m.phases.seconds() for m in workers],
         "server_sent": sum(m.sent for m in servers),
     }
 

@@ -240,7 +240,7 @@ def _recording(
         num_params = sum(p.numel() for p in ready.task.model().parameters())
         nodes = [node.name for node in job.cluster.nodes]
         emit(job.run_line("real", num_params, nodes))
-        view.begin(lambda: (comm.step, _sent_so_far(comm.meter)))
+        view.begin(lambda: (comm.step, _sent_so_far(comm.meter), comm.meter.phases.seconds()))
         try:
             yield emit
         except BaseException as error:
@@ -294,12 +294,20 @@ class _Report(msgspec.Struct):
     messages: int
     waited: float
     computed: float
+    phases: dict[str, int]
 
 
 def _gather(comm: Comm, digest: str) -> list[tuple[Meter, str]]:
     """Every rank's meter and digest, at rank 0; these messages themselves are not in them."""
     meter = comm.meter
-    own = _Report(digest, meter.sent, meter.messages_sent, meter.waited, meter.computed)
+    own = _Report(
+        digest=digest,
+        sent=meter.sent,
+        messages=meter.messages_sent,
+        waited=meter.waited,
+        computed=meter.computed,
+        phases=meter.phases.so_far(),
+    )
     if comm.rank:
         data = torch.frombuffer(bytearray(msgspec.msgpack.encode(own)), dtype=torch.uint8)
         comm.post(0, Packet((data,), kind="control"), "report")
@@ -317,5 +325,6 @@ def _meter(r: _Report) -> Meter:
     """A meter with a rank's totals."""
     total = PeerMeter(sent=r.sent, messages_sent=r.messages, waited=r.waited)
     meter = Meter(computed=r.computed)
+    meter.phases.spent.update(r.phases)
     meter.peers[-1] = total
     return meter

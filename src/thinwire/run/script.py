@@ -7,8 +7,9 @@ leaves no process behind.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,13 +17,13 @@ from typing import cast
 from thinwire.cluster import Cluster, cluster_to_toml, load_cluster
 from thinwire.errors import InputError, ThinwireError
 from thinwire.report import End, Recorder
-from thinwire.report.record import Note, Run, Span
+from thinwire.report.record import Eval, Line, Note, Run, Span, Step
 from thinwire.run._processes import Processes
 from thinwire.run.compare import header
 from thinwire.run.folders import claim_folder, refuse_used
 from thinwire.units import format_size, format_time
 from thinwire.wire.virtual import LinkModel
-from thinwire.wire.virtual.clock_server import ClockServer
+from thinwire.wire.virtual.clock_server import ClockServer, Logged
 
 __all__ = ["Scripting", "run_script"]
 
@@ -139,6 +140,7 @@ def _recorded(
     finally:
         run = str(request.seed)
         recorder.write(_run_line(run, request, cluster, server))
+        recorder.write_many(_logged(run, server.logged))
         spans = server.spans[:MAX_SPANS]
         recorder.write_many(
             Span(run=run, rank=rank, what=what, start=start / 1e9, end=end / 1e9, peer=peer,
@@ -166,6 +168,34 @@ def _recorded(
                 error=text,
             )
         )
+
+
+def _logged(run: str, logged: Sequence[Logged]) -> Iterator[Line]:
+    """What the script has logged."""
+    last = Logged("measure", 0, 0.0, 0, 0.0, {})
+    for each in logged:
+        values = dict(each.values)
+        loss = values.pop("loss", math.nan)
+        if each.kind == "evaluation":
+            yield Eval(
+                run=run,
+                step=each.step,
+                time=each.time,
+                samples=int(values["samples"]),
+                sent=each.sent,
+                accuracy=values["accuracy"],
+                loss=loss,
+            )
+            continue
+        elapsed, steps = each.time - last.time, each.step - last.step
+        if elapsed > 0 and steps > 0:
+            values["step_time"] = elapsed / steps
+            values["wait_share"] = (each.waited - last.waited) / elapsed
+        last = each
+        yield Step(
+            run=run, rank=0, step=each.step, time=each.time, loss=loss, sent=each.sent,
+            values=values,
+        )  # fmt: skip
 
 
 def _run_line(run: str, request: Scripting, cluster: Cluster, server: ClockServer) -> Run:

@@ -183,10 +183,19 @@ def _run(method: MadeUpMethod, seed: int) -> Iterable[Line]:
         waited=waited,
         computed=computed,
         digest=f"{seed_for(seed, method.label, 'digest'):016x}",
+        phases=[_phases(method, *both) for both in zip(computed, waited, strict=True)],
         joules=[35.0 * max(clock) + 30.0 * busy for busy in computed],
         wall=1.5 + 0.4 * rng.random(),
         error="" if outcome == "ok" else f"rank 2, step {stop}: the loss became NaN",
     )
+
+
+def _phases(method: MadeUpMethod, computed: float, waited: float) -> dict[str, float]:
+    sparse = {"select": 0.1 * computed, "merge": 0.02 * computed} if "topk" in method.label else {}
+    apply = 0.05 * computed
+    compute = computed - apply - sum(sparse.values())
+    wait = {"wait": waited} if waited else {}
+    return {"compute": compute, **sparse, **wait, "apply": apply}
 
 
 def _spans(

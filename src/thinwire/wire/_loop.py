@@ -23,6 +23,7 @@ from typing import Any
 
 from thinwire.fibers import Fiber, pause
 from thinwire.wire._poller import Poller, Waker
+from thinwire.wire.base import Arrival, Tag
 
 __all__ = ["Loop", "Timer", "Waiter"]
 
@@ -41,19 +42,27 @@ class Waiter:
     """Somebody who is blocked until `ready`: a fibre, or the program's thread.
 
     Attributes:
-        found: what it was waiting for, if that was handed over directly.
+        found: what it was waiting for, if that was handed over directly: source, packet, time.
+        given: whether that has been taken.
         peek: reads the connection from which that will come, when it comes from one.
     """
 
-    __slots__ = ("fiber", "found", "loop", "peek", "ready", "src")
+    __slots__ = ("fiber", "found", "given", "loop", "peek", "ready", "src")
 
     def __init__(self, loop: Loop, src: int = -1):
         self.loop = loop
         self.src = src
         self.ready = False
         self.found: Any = None
+        self.given = False
         self.peek: Callable[[int], None] | None = None
         self.fiber: Fiber | None = None
+
+    def take(self, tag: Tag) -> Arrival:
+        """What was found."""
+        src, packet, time = self.found
+        self.given = True
+        return Arrival(src, tag, packet, time)
 
     def wake(self) -> None:
         """Let it go on; the lock is held."""

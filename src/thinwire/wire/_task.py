@@ -13,6 +13,7 @@ import torch
 
 from thinwire.errors import DeadlineError, PeerDiedError
 from thinwire.fibers import FiberExit, refuse_in_backward
+from thinwire.phases import Phases
 from thinwire.wire._loop import Waiter
 from thinwire.wire._station import Station
 from thinwire.wire._stop import GRACE, StopHandler
@@ -56,6 +57,11 @@ class Run:
             interrupt=station.loop.interrupt,
             error=self.stopped_error,
         )
+
+    @property
+    def phases(self) -> Phases:
+        """Of the process's own program."""
+        return self.station.endpoints[self.station.rank].meter.phases
 
     def stopped_error(self) -> BaseException:
         """What ends a process that was told to stop."""
@@ -144,6 +150,8 @@ class SocketTask(Task):
         with loop.lock:
             waiter = loop.enlist()
             self._joiners.append(waiter)
+        phases = None if waiter.fiber is not None else run.phases
+        before = "" if phases is None else phases.enter("wait")
         try:
             while not self._done:
                 waiter.ready = False
@@ -156,6 +164,8 @@ class SocketTask(Task):
                         "the deadline has passed"
                     )
         finally:
+            if phases is not None:
+                phases.enter(before)
             with loop.lock:
                 self._joiners.remove(waiter)
         self.seen = True

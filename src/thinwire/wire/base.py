@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from thinwire.phases import Phases, within
 from thinwire.wire.meter import Meter
 from thinwire.wire.packet import Packet
 
@@ -141,11 +143,13 @@ class Comm(ABC):
             a wait raises, as it does on the real wire.
         meetings: where the workers of one process may leave things for each other, so that a
             collective's arithmetic is done once; None where they share no memory.
+        phases: where this program's time goes; None where nobody counts.
     """
 
     simulated: bool = False
     in_hook: bool = False
     meetings: dict[Any, Any] | None = None
+    phases: Phases | None = None
     rank: int
     size: int
     num_servers: int
@@ -213,6 +217,19 @@ class Comm(ABC):
         """Charge computation to this node: virtual time passes, contending with whatever else
         the node computes; on the real wire nothing happens, for the work itself took the time.
         Inside an autograd hook it only charges, without suspending."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A block whose time is counted as a phase's: what is spent in it on the virtual cluster,
+        what it takes on the real wire. Posts and waits in it count as "send" and "wait", and an
+        inner block as its own phase.
+
+        Args:
+            name: a key of `thinwire.phases.PHASES`.
+
+        Raises:
+            InputError: no such phase.
+        """
+        return within(self.phases, name)
 
     @abstractmethod
     def start(self, program: Callable[[Comm], Any], key: str) -> Task:

@@ -1,8 +1,10 @@
-"""What went over the wire and how long was waited, counted once."""
+"""What went over the wire and where the time went, counted once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from thinwire.phases import Phases
 
 __all__ = ["Meter", "PeerMeter"]
 
@@ -31,11 +33,13 @@ class Meter:
     """Counters of one endpoint, per peer (key -1: a wait for anyone).
 
     Packets between endpoints of one machine cross no wire and are counted apart, in `local`.
+    `phases` is of the endpoint's own program; all else is of the tasks started by it, too.
     """
 
     peers: dict[int, PeerMeter] = field(default_factory=_Peers)
     local: PeerMeter = field(default_factory=PeerMeter)
     computed: float = 0.0
+    phases: Phases = field(default_factory=Phases)
 
     def peer(self, rank: int) -> PeerMeter:
         """The counters of one peer."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from thinwire.errors import DeadlineError, InputError
 from thinwire.fibers import inside_backward, refuse_in_backward
+from thinwire.phases import Stopwatch
 from thinwire.wire._channel import PACKET, encode
 from thinwire.wire._loop import Waiter
 from thinwire.wire._station import Endpoint, Loss, Station
@@ -68,6 +69,14 @@ class SocketComm(Comm):
         self._endpoint = endpoint
         self._key = key
         self._debt = 0.0
+        if key is None:  # tasks go on beside the program whose time is counted
+            self.phases = self.meter.phases = Stopwatch()
+
+    @property
+    def local_address(self) -> str | None:
+        """The address of this machine that packets leave from; None alone."""
+        channels = self._station.channels.values()
+        return next((c.sock.getsockname()[0] for c in channels if c.open), None)
 
     @property
     def step(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -93,6 +102,16 @@ class SocketComm(Comm):
             InputError: no such destination, or a packet of meta tensors.
             ThinwireError: far more is queued for the destination than its link takes.
         """
+        phases = self.phases
+        if phases is None:
+            return self._post(dst, packet, tag, after)
+        before = phases.enter("send")
+        try:
+            return self._post(dst, packet, tag, after)
+        finally:
+            phases.enter(before)
+
+    def _post(self, dst: int, packet: Packet, tag: Tag, after: Posted | None) -> Posted:
         if not 0 <= dst < self._station.num_endpoints or dst == self.rank:
             raise InputError(
                 f"rank {self.rank}: post to {dst}; valid: 0..{self._station.num_endpoints - 1}, "
@@ -159,8 +178,8 @@ class SocketComm(Comm):
                 raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
             waiter = endpoint.waiters[key] = self._loop.enlist(src)
             waiter.peek = station.handlers.get(src)
-        began = time.monotonic()
-        arrival = None
+        began, arrival, phases = time.monotonic(), None, self.phases
+        before = "" if phases is None else phases.enter("wait")
         try:
             arrival = self._blocked(waiter, key, tag, began, deadline)
             return arrival
@@ -170,17 +189,18 @@ class SocketComm(Comm):
                 self.meter.local if awaited in station.endpoints else self.meter.peers[awaited]
             )
             counter.waited += time.monotonic() - began
-            if waiter.found is None or arrival is None:
+            if phases is not None:
+                phases.enter(before)
+            if not waiter.given:
                 self._withdraw(waiter, key)
 
     def _withdraw(self, waiter: Waiter, key: bytes) -> None:
-        """The wait has ended without its waiter having been given anything."""
-        endpoint = self._endpoint
+        """The wait has ended otherwise than by what its waiter was given."""
         with self._loop.lock:
             if waiter.found is None:
-                del endpoint.waiters[key]
+                del self._endpoint.waiters[key]
             else:
-                endpoint.put_back(key, waiter.found)  # it came as the wait ended otherwise
+                self._endpoint.put_back(key, waiter.found)  # it came meanwhile
 
     def _blocked(
         self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
@@ -195,8 +215,10 @@ class SocketComm(Comm):
             else:
                 run.block(waiter, until)
             if waiter.found is not None:
-                return Arrival(waiter.found[0], tag, waiter.found[1], waiter.found[2])
+                return waiter.take(tag)
             with self._loop.lock:
+                if waiter.found is not None:  # since that look, by the other thread
+                    return waiter.take(tag)
                 arrival = self._station.take(self._endpoint, waiter.src, key, tag)
                 waiter.ready = False
             if arrival is not None:

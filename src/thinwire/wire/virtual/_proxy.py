@@ -233,6 +233,10 @@ class Proxy:
     ) -> None:
         self._server.council(key).compare(self._peer.rank, name, facts, words, error)
 
+    def _log(self, kind: str, step: int, values: dict[str, float]) -> None:
+        self._compute()
+        self._server.log(self._view, kind, step, values)
+
     def _begin(self, key: str | None, step: int, settings: Any) -> None:
         self._server.council(key).begin(self._peer.rank, step, settings)
 

@@ -15,8 +15,8 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from thinwire.cluster import Cluster
 from thinwire.errors import DeadlineError, InputError, ThinwireError, WorkerFailedError
@@ -26,10 +26,11 @@ from thinwire.wire.meter import Meter
 from thinwire.wire.virtual._council import Council
 from thinwire.wire.virtual._line import Frames, LineEnded, Message, Reader, encode
 from thinwire.wire.virtual._proxy import Proxy
+from thinwire.wire.virtual.clock import NS
 from thinwire.wire.virtual.comm import VirtualComm, Waiter
 from thinwire.wire.virtual.world import LinkModel, World
 
-__all__ = ["ClockServer", "Peer"]
+__all__ = ["ClockServer", "Logged", "Peer"]
 
 _SLICE = 0.25
 _LAST_WORDS = 1.0
@@ -62,6 +63,18 @@ class Peer:
         self.tasks: dict[int, Task] = {}
 
 
+class Logged(NamedTuple):
+    """What a rank told of a step or an evaluation, and where it was then: virtual seconds, bytes
+    sent, and virtual seconds waited."""
+
+    kind: str
+    step: int
+    time: float
+    sent: int
+    waited: float
+    values: dict[str, float]
+
+
 class ClockServer:
     """The world of a script's processes.
 
@@ -83,6 +96,7 @@ class ClockServer:
         world: None until all ranks have come.
         about: what each rank's last meeting said of itself.
         digests: the parameters' digests that the ranks shared last, by rank.
+        logged: what rank 0 had to tell, in the order of virtual time.
     """
 
     def __init__(
@@ -120,6 +134,7 @@ class ClockServer:
         self.world: World | None = None
         self.about: dict[str, Any] = {}
         self.digests: list[str] = []
+        self.logged: list[Logged] = []
 
     @property
     def size(self) -> int:
@@ -239,6 +254,25 @@ class ClockServer:
         """Perform what a started program of a process asks for, to its end."""
         self.send(peer, ["run", number, self._now()])
         Proxy(self, peer, number, comm).run()
+
+    def log(self, comm: VirtualComm, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Something for the record.
+
+        Args:
+            comm: whose.
+            kind: "measure", a step is over; "step", numbers of the step measured last;
+                "evaluation".
+            step: so many are done.
+            values: numbers.
+        """
+        if kind != "step":
+            waited, sent = comm.meter.waited, comm.meter.sent
+            self.logged.append(Logged(kind, step, self._now() / NS, sent, waited, dict(values)))
+            return
+        for last in reversed(self.logged):
+            if last.kind == "measure":
+                last.values.update(values)
+                break
 
     def council(self, key: str | None) -> Council:
         """Of the meeting with this key."""

@@ -18,7 +18,6 @@ from thinwire.phases import Phases
 from thinwire.wire.base import ANY, Arrival, Comm, Move, Posted, Tag, Task, Work
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, to_ns
-from thinwire.wire.virtual.compute import seconds_of
 from thinwire.wire.virtual.endpoint import Endpoint, Waiter
 from thinwire.wire.virtual.network import Message
 from thinwire.wire.virtual.player import Player
@@ -44,7 +43,7 @@ class VirtualComm(Comm):
     """
 
     simulated = True
-    phases: Phases  # pyright: ignore[reportIncompatibleVariableOverride]
+    phases: Phases
 
     def __init__(self, world: World, endpoint: Endpoint, key: str | None = None):
         self.rank = endpoint.rank
@@ -57,7 +56,8 @@ class VirtualComm(Comm):
         self._world = world
         self.endpoint = endpoint
         self._key = key
-        self.phases = endpoint.meter.phases if key is None else Phases()
+        own = endpoint.meter.phases if key is None else Phases()
+        self.phases = own  # pyright: ignore[reportIncompatibleVariableOverride]
         self._debts: list[tuple[str, Work]] = []
         self._debt = _NOTHING
         self._owed: dict[str, float] = {}
@@ -235,23 +235,41 @@ class VirtualComm(Comm):
 
     def _add_up(self) -> None:
         """All that was spent, one after the other, into one work and each phase's seconds of it."""
-        debt, owed, node = self._debt, self._owed, self._world.processors[self.endpoint.node].node
+        debt, owed, first = self._debt, self._owed, self._debts[0][0]
+        mixed = bool(owed) or len(self._debts) >= _MAX_DEBTS
         flops, memory_bytes, elapsed = debt.flops, debt.memory_bytes, debt.elapsed
         for phase, work in self._debts:
             flops += work.flops
             memory_bytes += work.memory_bytes
             elapsed += work.elapsed
-            owed[phase] = owed.get(phase, 0.0) + seconds_of(work, node)
+            if phase is not first:
+                mixed = True
+        if mixed:
+            self._price()
+        else:
+            owed[first] = 1.0  # all of it, however much that is
         self._debt = Work(flops, memory_bytes, elapsed)
         self._debts.clear()
 
+    def _price(self) -> None:
+        owed = self._owed
+        per_flop, per_byte, per_second = self._world.processors[self.endpoint.node].prices
+        for phase, work in self._debts:
+            seconds = work.flops * per_flop + work.memory_bytes * per_byte
+            owed[phase] = owed.get(phase, 0.0) + seconds + work.elapsed * per_second
+
     def settle(self) -> None:
         """Let the time of all that was spent pass now; inside a backward pass it has to wait."""
-        if not self._debts or inside_backward():
+        debts = self._debts
+        if not debts or inside_backward():
             return
-        self._add_up()
-        work, self._debt = self._debt, _NOTHING
-        owed, self._owed = self._owed, {}
+        if len(debts) == 1 and not self._owed:
+            phase, work = debts.pop()
+            owed = {phase: 1.0}
+        else:
+            self._add_up()
+            work, self._debt = self._debt, _NOTHING
+            owed, self._owed = self._owed, {}
         world = self._world
         began = world.clock.now
         world.processors[self.endpoint.node].submit(work, self.resume)

@@ -41,11 +41,15 @@ class Processor:
 
     A co-located server, a started task or a codec therefore slows the training step beside it, and
     is slowed by it.
+
+    Attributes:
+        prices: seconds of an operation, of a byte of memory traffic and of a second elsewhere.
     """
 
     def __init__(self, clock: Clock, node: Node, rng: np.random.Generator):
         self.node = node
         self.busy_ns = 0
+        self.prices = 1 / node.rate, node.slowdown / node.memory_rate, node.slowdown
         self._clock = clock
         self._rng = rng
         self._jobs: list[Job] = []

@@ -41,8 +41,7 @@ class Session:
     """
 
     def __init__(self, sock: socket.socket, rank: int, size: int):
-        self.rank = rank
-        self.size = size
+        self.rank, self.size = rank, size
         self.steps: dict[int, int] = {}
         self.lost: ThinwireError | None = None
         self._line = Line(sock)
@@ -51,9 +50,7 @@ class Session:
         self._ahead: dict[int, bool] = {}
         self._time = 0
         self._tasks: dict[int, RemoteTask] = {}
-        self._num_tasks = 0
-        self._num_meetings = 0
-        self._num_posts = 0
+        self._num_tasks = self._num_meetings = self._num_posts = 0
         self._late: list[tuple[RemoteComm, str, Work]] = []
         self.dropped: list[int] = []
 
@@ -311,6 +308,11 @@ class RemoteComm(Comm):
     def compare(self, name: str, facts: Mapping[str, Any], words: str, error: str) -> None:
         """See `Council.compare`; what differs ends the run."""
         self._session.tell(self, "compare", self.key, name, dict(facts), words, error)
+
+    def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """See `ClockServer.log`."""
+        self._session.tell(self, "log", kind, step, dict(values))
+        self._session.flush()
 
     def begin_step(self, step: int, settings: Any) -> None:
         """See `Council.begin`."""
