@@ -63,9 +63,9 @@ class SSGD(Method):
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""
-        if w.size == self.accumulate == 1:  # nothing to add up, so no copies
+        if self.accumulate == 1:  # nothing to add up here, so no copies
             for batch in w.batches():
-                w.apply(w.gradient(batch))
+                w.apply(_mean_of_one(w, w.gradient(batch), batch.weight))
             return
         total = w.remember("total", torch.zeros_like(w.params))
         pending = w.steps % self.accumulate
@@ -82,6 +82,15 @@ class SSGD(Method):
                 pending = 0
         if pending:
             w.apply(_mean(w, total, pending))
+
+
+def _mean_of_one(w: Worker, gradient: torch.Tensor, weight: float) -> torch.Tensor:
+    """Over the workers, in the place of the gradient."""
+    if w.size == 1:
+        return gradient
+    with w.phase("encode"):
+        gradient.mul_(weight)
+    return w.all_reduce_(gradient)
 
 
 def _mean(w: Worker, total: torch.Tensor, steps: int) -> torch.Tensor:

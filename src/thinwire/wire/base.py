@@ -17,8 +17,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from thinwire.phases import Phases, within
 from thinwire.wire.meter import Meter
@@ -33,8 +34,7 @@ Tag: TypeAlias = str | int | tuple["str | int", ...]
 Losses: TypeAlias = Literal["strict", "elastic"]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Computation to be charged to a node; the parts add up.
 
     Args:
