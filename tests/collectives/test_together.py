@@ -38,7 +38,8 @@ def run(size: int, algorithm: str, x: Any, together: bool, link_model: Any = "fa
 
     world = World(cluster(size), link_model=link_model, trace=True)
     results = world.run(program)
-    meters = [e.meter for e in world.endpoints]
+    counted = [e.meter for e in world.endpoints]
+    meters = [(m.peers, m.local, m.computed, m.phases.so_far()) for m in counted]
     assert world.spans is not None
     return results, world.clock.now, meters, sorted(world.spans)
 

@@ -229,7 +229,7 @@ def test_a_slow_rank_that_is_alive_is_waited_for_and_named(tmp_path):
     assert re.search(r"has waited \d+ s for rank \d .*Missing: .*rank 2", done.err), done.err
     assert "4 of 4 ranks connected\n" in done.err
     # Told by the clock, not by the evaluations: the whole run is stuck in its third step.
-    told = r"step 2 of 4, loss .* samples/s .*rank 0 sends .*/s, about"
+    told = r"step 2 of 4, loss .* samples/s .*rank 0 sends .*/s, its time: .* wait.*, about"
     assert re.search(told, done.err), done.err
 
 
