@@ -37,6 +37,7 @@ __all__ = [
     "Server",
     "Trainee",
     "Worker",
+    "step_work",
 ]
 
 
@@ -230,6 +231,11 @@ class _Generators:
             old[2] = random.getstate()
             random.setstate(new[2])
         return old[0], old[1], old[2]
+
+
+def step_work(params_P: torch.Tensor) -> Work:
+    """An optimizer's step: reads the direction, reads and writes parameters and momentum."""
+    return Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize)
 
 
 class Replica:
@@ -428,8 +434,7 @@ class Replica:
             self.optimizer.step()
             params_P.grad = None
         self.updates += 1
-        # Reads the direction, reads and writes parameters and momentum.
-        self.comm.spend(Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize))
+        self.comm.spend(step_work(params_P))
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Test the model if an evaluation is due; costs no virtual time.

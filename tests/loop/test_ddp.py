@@ -103,6 +103,28 @@ def test_a_sparse_method_learns_and_all_ranks_end_equal(settings: dict[str, Any]
     assert ours[0][3] < 0.8 * ours[0][2]
 
 
+def sends_more_at_first(rank: int, size: int) -> list[int]:
+    """Bytes sent in each of four steps, the first two of them warm-up."""
+    torch.set_num_threads(1)
+    join()
+    ddp = DistributedDataParallel(model())
+    sent = []
+    with ddp_hook(ddp, method="topk", density=0.01, warmup=2) as hook:
+        for step in range(4):
+            before = hook.comm.meter.sent
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(ddp(x), y).backward()
+            sent.append(hook.comm.meter.sent - before)
+    dist.destroy_process_group()
+    return sent
+
+
+def test_the_density_warms_up_as_in_the_method() -> None:
+    for first, second, third, fourth in run_processes(sends_more_at_first, 2):
+        assert first > second > 2 * third
+        assert third == fourth
+
+
 def dies(rank: int, size: int) -> Any:
     torch.set_num_threads(1)
     join()

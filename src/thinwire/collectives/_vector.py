@@ -8,7 +8,7 @@ travels but its size.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias, cast
+from typing import TypeAlias, cast, overload
 
 import numpy as np
 import torch
@@ -84,6 +84,10 @@ def vector(flat: torch.Tensor) -> Vector:
     return flat
 
 
+@overload
+def copy(x: torch.Tensor) -> torch.Tensor: ...
+@overload
+def copy(x: Vector) -> Vector: ...
 def copy(x: Vector) -> Vector:
     """A private copy; a meta tensor is its own."""
     if isinstance(x, np.ndarray):
@@ -128,6 +132,10 @@ def _of_size(numel: int, itemsize: int) -> Packet:
     return SizePacket((), "dense", _nbytes=header_nbytes(1) + numel * itemsize)
 
 
+@overload
+def receive(comm: Comm, src: int, tag: Tag, like: torch.Tensor, numel: int) -> torch.Tensor: ...
+@overload
+def receive(comm: Comm, src: int, tag: Tag, like: Vector, numel: int) -> Vector: ...
 def receive(comm: Comm, src: int, tag: Tag, like: Vector, numel: int) -> Vector:
     """Wait for `numel` elements with the dtype of `like`; they must not be written."""
     return unpacked(comm, src, tag, take(comm, src, tag), like, numel)

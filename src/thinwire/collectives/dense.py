@@ -25,10 +25,10 @@ from collections.abc import Callable
 import torch
 
 from thinwire.collectives._all_reduce import ALL_REDUCES, broadcast_down, reduce_up, ring_reduce
-from thinwire.collectives._moves import check_root, opened, take
+from thinwire.collectives._moves import check_root, take
 from thinwire.collectives._schedule import blocks_by_round, power_below, rounds
 from thinwire.collectives._together import all_reduce_together
-from thinwire.collectives._vector import fill, vector
+from thinwire.collectives._vector import copy, fill, packet, receive, vector
 from thinwire.errors import InputError, nearest
 from thinwire.wire.base import Comm, Tag
 from thinwire.wire.packet import DTYPES, Packet
@@ -133,7 +133,7 @@ def broadcast(comm: Comm, x: torch.Tensor, root: int = 0, tag: Tag = "broadcast"
     check_root(comm, root)
     flat = _flat(x)
     if comm.size > 1 and x.numel():
-        broadcast_down(comm, flat, _copy(flat) if comm.rank == root else None, root, tag)
+        broadcast_down(comm, flat, copy(flat) if comm.rank == root else None, root, tag)
         _store(x, flat)
     return x
 
@@ -152,14 +152,14 @@ def gather(
     flat = _flat(x)
     if comm.rank != root:
         if x.numel():
-            comm.post(root, _packet(_copy(flat)), tag)
+            comm.post(root, packet(copy(flat)), tag)
         return None
     gathered = []
     for rank in range(comm.size):
         if rank == root or not x.numel():
-            gathered.append(_copy(flat).view(x.shape))
+            gathered.append(copy(flat).view(x.shape))
         else:
-            gathered.append(_copy(_receive(comm, rank, tag, flat, x.numel())).view(x.shape))
+            gathered.append(copy(receive(comm, rank, tag, flat, x.numel())).view(x.shape))
     return gathered
 
 
@@ -182,7 +182,7 @@ def all_gather(
         raise InputError(f"algorithm = {algorithm!r}; {nearest(algorithm, ALL_GATHERS)}")
     flat = _flat(x)
     gathered = torch.empty((comm.size, x.numel()), dtype=x.dtype, device=x.device)
-    _fill(gathered[comm.rank], flat)
+    fill(gathered[comm.rank], flat)
     if comm.size > 1 and x.numel():
         ALL_GATHERS[algorithm](comm, gathered, flat, tag)
     return [row.view(x.shape) for row in gathered]
@@ -202,7 +202,7 @@ def reduce_scatter(comm: Comm, x: torch.Tensor, tag: Tag = "reduce_scatter") -> 
     """
     flat = _summable(x)
     if comm.size == 1 or not x.numel():
-        return _copy(flat)
+        return copy(flat)
     part = ring_reduce(comm, flat.tensor_split(comm.size), tag)
     assert isinstance(part, torch.Tensor)
     return part
@@ -238,49 +238,32 @@ def _store(x: torch.Tensor, flat: torch.Tensor) -> None:
         x.detach().copy_(flat.reshape(x.shape))
 
 
-def _copy(flat: torch.Tensor) -> torch.Tensor:
-    return flat if flat.is_meta else flat.clone()
-
-
-def _fill(into: torch.Tensor, value: torch.Tensor) -> None:
-    if not into.is_meta:
-        into.copy_(value)
-
-
-def _packet(flat: torch.Tensor) -> Packet:
-    return Packet((flat,), kind="dense")
-
-
-def _receive(comm: Comm, src: int, tag: Tag, like: torch.Tensor, numel: int) -> torch.Tensor:
-    return opened(comm, src, tag, take(comm, src, tag), like.dtype, numel).to(like.device)
-
-
 # Gathers.
 
 
 def _gather_ring(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag) -> None:
     rank, size = comm.rank, comm.size
-    row = _copy(flat)
+    row = copy(flat)
     for i in range(1, size):
-        comm.post((rank + 1) % size, _packet(row), tag)
-        row = _receive(comm, (rank - 1) % size, tag, flat, flat.numel())
-        _fill(gathered[(rank - i) % size], row)
+        comm.post((rank + 1) % size, packet(row), tag)
+        row = receive(comm, (rank - 1) % size, tag, flat, flat.numel())
+        fill(gathered[(rank - i) % size], row)
 
 
 def _gather_doubling(comm: Comm, gathered: torch.Tensor, flat: torch.Tensor, tag: Tag) -> None:
     """Round i: the first blocks of those held go 2^i ranks back; held are rank, rank+1, …"""
     rank, size, numel = comm.rank, comm.size, flat.numel()
     held = torch.empty_like(gathered)
-    _fill(held[0], flat)
+    fill(held[0], flat)
     have = 1
     for blocks in blocks_by_round(size):
         # `held` fills up from the front and no row of it is written twice, so its filled rows may
         # be in flight while others are filled.
-        comm.post((rank - have) % size, _packet(held[:blocks].view(-1)), tag)
-        came = _receive(comm, (rank + have) % size, tag, flat, blocks * numel)
-        _fill(held[have : have + blocks], came.view(blocks, numel))
+        comm.post((rank - have) % size, packet(held[:blocks].view(-1)), tag)
+        came = receive(comm, (rank + have) % size, tag, flat, blocks * numel)
+        fill(held[have : have + blocks], came.view(blocks, numel))
         have += blocks
-    _fill(gathered, torch.roll(held, rank, 0) if not held.is_meta else held)
+    fill(gathered, torch.roll(held, rank, 0) if not held.is_meta else held)
 
 
 ALL_GATHERS: dict[str, Callable[[Comm, torch.Tensor, torch.Tensor, Tag], None]] = {

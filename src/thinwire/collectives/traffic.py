@@ -7,12 +7,15 @@ or mean; a run quotes its meters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from thinwire.collectives import _schedule as schedule
 from thinwire.collectives._schedule import blocks_by_round, check_size, packets_of, rounds
 from thinwire.collectives.dense import choose_all_reduce
 from thinwire.wire.packet import header_nbytes
 
 __all__ = [
+    "added",
     "all_gather_buffers",
     "all_gather_doubling",
     "all_gather_ring",
@@ -46,6 +49,11 @@ def _chunks(num_workers: int, numel: int, itemsize: int, header: bool) -> list[i
     small, larger = divmod(numel, num_workers)
     counts = [small + (c < larger) for c in range(num_workers)]
     return [_dense(n, itemsize, header) for n in counts]
+
+
+def added(each: Iterable[Sequence[int]]) -> list[int]:
+    """Bytes by rank of several exchanges together, at least one."""
+    return [sum(of_rank) for of_rank in zip(*each, strict=True)]
 
 
 def all_reduce(num_workers: int, numel: int, *, itemsize: int = 4) -> tuple[int, ...]:

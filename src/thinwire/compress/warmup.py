@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from thinwire.compress.topk import check_density
+from thinwire.compress.topk import check_density, num_kept
 from thinwire.errors import InputError
 
-__all__ = ["STAGES", "check_warmup", "warmed"]
+__all__ = ["STAGES", "check_warmup", "num_warmed", "warmed"]
 
 STAGES = 4
 """Densities on the way, each for an equal part of the warm-up."""
@@ -31,6 +31,11 @@ def warmed(density: float, step: int, warmup: int) -> float:
     stage = step * STAGES // warmup
     # Six digits: a last bit in which two machines' powers differ must not become another k.
     return float(f"{density ** ((stage + 1) / (STAGES + 1)):.6g}")
+
+
+def num_warmed(density: float, step: int, warmup: int, numel: int) -> int:
+    """Entries to keep of `numel` at a step, counted from 0; at least one."""
+    return num_kept(warmed(density, step, warmup), numel)
 
 
 def check_warmup(density: float, warmup: int) -> None:

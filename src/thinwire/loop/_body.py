@@ -19,8 +19,8 @@ from thinwire.errors import InputError, NonFiniteError
 from thinwire.fibers import pause
 from thinwire.flat import Flat, Layer
 from thinwire.loop._journal import Journal
-from thinwire.wire.base import Comm, Work
-from thinwire.worker import Batch, Plan
+from thinwire.wire.base import Comm
+from thinwire.worker import Batch, Plan, step_work
 
 __all__ = ["BATCH", "GRADIENT", "LoopBody", "ServedBody"]
 
@@ -58,7 +58,7 @@ class LoopBody:
         self.journal: Journal | None = None
         self._step = step
         nothing = torch.empty(0)
-        self._work = _step_work(flat.grad_P)
+        self._work = step_work(flat.grad_P)
         self._batch = Batch(torch.zeros(1, dtype=torch.int64), nothing, nothing, 1 / comm.size)
 
     @property
@@ -189,15 +189,10 @@ class ServedBody:
         ):
             own.update({k: v for k, v in theirs.items() if k != "params"})
         self._optimizer.step()
-        self._comm.spend(_step_work(self._grad_P))
+        self._comm.spend(step_work(self._grad_P))
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Nothing: the loop tests its model when it likes."""
-
-
-def _step_work(vector: torch.Tensor) -> Work:
-    """An optimizer's step, as `Replica.apply` charges it; tests hold the two to each other."""
-    return Work(memory_bytes=5.0 * vector.numel() * vector.itemsize)
 
 
 def _check_shape(direction: torch.Tensor, wanted: torch.Tensor) -> None:

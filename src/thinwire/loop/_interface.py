@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import socket
-import struct
 from pathlib import Path
 from typing import NamedTuple
+
+from thinwire.wire._address import interface_addresses
 
 __all__ = ["Counted", "counters", "interface_of"]
 
 _SYSTEM = Path("/sys/class/net")
-_SIOCGIFADDR = 0x8915
 
 
 class Counted(NamedTuple):
@@ -26,13 +25,9 @@ def interface_of(address: str) -> str | None:
     """The name of the interface that has an address; None where it can't be told."""
     if ":" in address:
         return _interface_of_six(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            packed = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):
-                found = fcntl.ioctl(probe, _SIOCGIFADDR, packed)[20:24]
-                if socket.inet_ntoa(found) == address:
-                    return name
+    for name, own in interface_addresses().items():
+        if own == address:
+            return name
     # The whole of 127.0.0.0/8 is one interface's.
     return "lo" if address.startswith("127.") else None
 

@@ -14,14 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import collectives
-from thinwire.collectives import (
-    Sparse,
-    all_gather_sparse,
-    gtopk_all_reduce,
-    gtopk_all_reduce_conserving,
-    sum_sparse,
-)
-from thinwire.compress import accumulate_and_select, num_kept, prepare
+from thinwire.collectives import all_gather_sparse, sum_sparse
+from thinwire.compress import accumulate_and_select, prepare
+from thinwire.compress.warmup import num_warmed
 from thinwire.errors import InputError, ThinwireError
 from thinwire.methods import METHODS, SSGD, GTopK, Method, TopK, build_method
 from thinwire.wire.base import Comm
@@ -149,13 +144,12 @@ class DDPHook:
         if not isinstance(method, TopK | GTopK):
             mean = buffer / size
             return lambda comm: collectives.all_reduce(comm, mean)
-        k = num_kept(method.density, buffer.numel())
+        k = num_warmed(method.density, self._step - 1, method.warmup, buffer.numel())
         memory = self._memories.of(bucket.parameters(), buffer)
         own = accumulate_and_select(memory, buffer, 1 / size, k)
         if isinstance(method, TopK):
             return lambda comm: sum_sparse(all_gather_sparse(comm, own)).to_dense()
-        conserving = method.losses == "kept"
-        return lambda comm: _gtopk(comm, own, k, memory, conserving)
+        return lambda comm: method.exchange(comm, own, k, memory).to_dense()
 
     def _finish_step(self) -> None:
         """Wait for all buckets of a backward pass, and let a failure out of it."""
@@ -182,16 +176,6 @@ class DDPHook:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._leave(error)
-
-
-def _gtopk(comm: Comm, own: Sparse, k: int, memory: torch.Tensor, conserving: bool) -> torch.Tensor:
-    if conserving:
-        chosen, cut = gtopk_all_reduce_conserving(comm, own, k)
-        cut.add_into(memory)
-    else:
-        chosen, hit = gtopk_all_reduce(comm, own, k)
-        own.take(~hit).add_into(memory)
-    return chosen.to_dense()
 
 
 class _Memories:

@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 import torch
 
 from thinwire.collectives import Sparse, gtopk_all_reduce, gtopk_all_reduce_conserving, traffic
-from thinwire.compress import accumulate_and_select, num_kept, prepare
+from thinwire.compress import accumulate_and_select, prepare
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
-from thinwire.compress.warmup import check_warmup, warmed
+from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
+from thinwire.wire.base import Comm
 from thinwire.worker import Worker
 
 __all__ = ["GTopK"]
@@ -75,9 +76,8 @@ class GTopK(Method):
 
     def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int]:
         """See `Method`."""
-        kept = [num_kept(warmed(self.density, t, self.warmup), numel) for t in range(steps)]
-        by_step = [traffic.gtopk_tree(size, k) for k in kept]
-        return [sum(each) for each in zip(*by_step, strict=True)]
+        kept = [num_warmed(self.density, t, self.warmup, numel) for t in range(steps)]
+        return traffic.added(traffic.gtopk_tree(size, k) for k in kept)
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""
@@ -85,22 +85,24 @@ class GTopK(Method):
         memory = w.remember("memory", torch.zeros_like(w.params))
         prepare(memory)
         for batch in w.batches():
-            k = num_kept(warmed(self.density, w.steps, self.warmup), numel)
+            k = num_warmed(self.density, w.steps, self.warmup, numel)
             gradient = w.gradient(batch)
             with w.phase("select"):
                 own = accumulate_and_select(memory, gradient, batch.weight, k)
                 w.comm.spend(selection_work(numel))
             with w.phase("merge"):
-                chosen = self._exchange(w, own, k, memory)
+                chosen = self.exchange(w.comm, own, k, memory)
                 w.comm.spend(scatter_work(len(chosen)))
                 direction = chosen.to_dense()
             w.apply(direction)
 
-    def _exchange(self, w: Worker, own: Sparse, k: int, memory: torch.Tensor) -> Sparse:
+    def exchange(self, comm: Comm, own: Sparse, k: int, memory: torch.Tensor) -> Sparse:
+        """The tree's result, equal on all ranks; what of the own entries is not in it goes back to
+        the memory. Blocks."""
         if self.losses == "kept":
-            chosen, cut = gtopk_all_reduce_conserving(w.comm, own, k, work=merge_work)
+            chosen, cut = gtopk_all_reduce_conserving(comm, own, k, work=merge_work)
             cut.add_into(memory)
             return chosen
-        chosen, hit = gtopk_all_reduce(w.comm, own, k, work=merge_work)
+        chosen, hit = gtopk_all_reduce(comm, own, k, work=merge_work)
         own.take(~hit).add_into(memory)
         return chosen

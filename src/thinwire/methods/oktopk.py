@@ -15,9 +15,9 @@ from thinwire.collectives.oktopk import (
     even_regions,
     oktopk_all_reduce,
 )
-from thinwire.compress import accumulate_above, accumulate_and_select, num_kept, prepare
+from thinwire.compress import accumulate_above, accumulate_and_select, prepare
 from thinwire.compress.cost import merge_work, scan_work, scatter_work, selection_work
-from thinwire.compress.warmup import check_warmup, warmed
+from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
@@ -89,7 +89,7 @@ class OkTopk(Method):
         borders = even_regions(numel, w.size)
         before, local, overall = 0, 0.0, 0.0
         for step, batch in enumerate(w.batches()):
-            k = num_kept(warmed(self.density, step, self.warmup), numel)
+            k = num_warmed(self.density, step, self.warmup, numel)
             exact = k != before or step % self.estimate_every == 0
             before = k
             grad = w.gradient(batch)

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 
 from thinwire.collectives import all_gather_sparse, sum_sparse, traffic
-from thinwire.compress import accumulate_and_select, num_kept, prepare
+from thinwire.compress import accumulate_and_select, prepare
 from thinwire.compress.cost import scatter_work, selection_work
-from thinwire.compress.warmup import check_warmup, warmed
+from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.worker import Worker
 
@@ -63,9 +63,8 @@ class TopK(Method):
 
     def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int]:
         """See `Method`."""
-        kept = [num_kept(warmed(self.density, t, self.warmup), numel) for t in range(steps)]
-        by_step = [traffic.all_gather_sparse(size, k) for k in kept]
-        return [sum(each) for each in zip(*by_step, strict=True)]
+        kept = [num_warmed(self.density, t, self.warmup, numel) for t in range(steps)]
+        return traffic.added(traffic.all_gather_sparse(size, k) for k in kept)
 
     def worker(self, w: Worker) -> None:
         """See `Method`."""
@@ -73,7 +72,7 @@ class TopK(Method):
         memory = w.remember("memory", torch.zeros_like(w.params))
         prepare(memory)
         for batch in w.batches():
-            k = num_kept(warmed(self.density, w.steps, self.warmup), numel)
+            k = num_warmed(self.density, w.steps, self.warmup, numel)
             gradient = w.gradient(batch)
             with w.phase("select"):
                 own = accumulate_and_select(memory, gradient, batch.weight, k)

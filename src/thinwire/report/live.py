@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire.report.record import End, Eval, Line, Run, Step
+from thinwire.report.screen import redrawn
 from thinwire.report.table import plain
 from thinwire.report.words import accuracy_words, time_words
 
@@ -73,14 +74,7 @@ class LiveView:
 
     def __enter__(self) -> LiveView:
         self._began = self._told = self._clock()
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self.render,
-                refresh_per_second=4,
-                transient=True,
-            )
-            self._live.start()
+        self._live = redrawn(self._console, self.render)
         return self
 
     def __exit__(

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from thinwire.report.record import End, Eval, Line, Step
+from thinwire.report.screen import redrawn
 from thinwire.report.table import plain
 from thinwire.report.words import accuracy_words, percent_words, size_words, time_words
 
@@ -81,14 +82,7 @@ class RunView:
 
     def __enter__(self) -> RunView:
         self._told = self._clock()
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self.render,
-                refresh_per_second=4,
-                transient=True,
-            )
-            self._live.start()
+        self._live = redrawn(self._console, self.render)
         self._thread.start()
         return self
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
+
+from thinwire.run.forks import die_with_starter, load_compiler
 
 __all__ = []
 
 IN_SERVER = any("multiprocessing.forkserver" in argument for argument in sys.orig_argv)
 
-if IN_SERVER and sys.platform == "linux":
-    # Ends at once with the process that started it, in the middle of an import too.
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if IN_SERVER:
+    die_with_starter(signal.SIGTERM)
 
 import sklearn.datasets  # noqa: E402, F401
-import torch  # noqa: E402
 
 import thinwire.report  # noqa: E402
 import thinwire.run.experiment  # noqa: E402
@@ -23,5 +22,4 @@ import thinwire.tasks  # noqa: E402
 import thinwire.wire.sockets  # noqa: E402, F401
 
 if IN_SERVER:
-    # Torch loads its compiler with the first optimizer, which takes as long as torch itself.
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    load_compiler()

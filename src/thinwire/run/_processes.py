@@ -22,6 +22,7 @@ from typing import BinaryIO, Protocol
 
 import torch
 
+from thinwire.run.forks import load_compiler
 from thinwire.run.guest import LINE, run_forked
 
 __all__ = ["Processes"]
@@ -91,7 +92,7 @@ class Processes:
         self._before = signal.signal(signal.SIGTERM, _stop)
         try:
             if _may_fork():
-                torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+                load_compiler()
                 _preload(Path(self._command[0]))
             fork = _may_fork()  # still
             if fork:

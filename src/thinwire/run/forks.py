@@ -7,16 +7,25 @@ A pool of fresh interpreters pays that once a process; forked ones share it, in 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 
-__all__ = ["end_with_parent", "fork_context", "start_server", "without_interrupts"]
+__all__ = [
+    "die_with_starter",
+    "end_with_parent",
+    "fork_context",
+    "load_compiler",
+    "start_server",
+    "without_interrupts",
+]
 
 
 def start_server() -> None:
@@ -44,6 +53,21 @@ def without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_starter(how: signal.Signals) -> None:
+    """On Linux, have the kernel send this process a signal when the one that started it is gone,
+    in the middle of an import or of somebody's own code, too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, how)  # PR_SET_PDEATHSIG
+
+
+def load_compiler() -> None:
+    """Make an optimizer: with the first one torch loads its compiler, which takes as long as torch
+    itself."""
+    import torch
+
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def end_with_parent() -> None:

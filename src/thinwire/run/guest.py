@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -18,6 +17,7 @@ import torch
 
 import thinwire.loop  # noqa: F401 - what forked processes share
 from thinwire.run._guards import install
+from thinwire.run.forks import die_with_starter
 from thinwire.wire.virtual.remote import attach, session
 
 __all__ = ["LINE", "main", "run_forked"]
@@ -29,14 +29,8 @@ LINE = "THINWIRE_CLOCK"
 def main() -> None:
     """Become `python script arguments`, as a rank of a world, in an interpreter of its own:
     `sys.argv` holds the script and its arguments, the environment the place."""
-    _end_with_parent()
+    die_with_starter(signal.SIGKILL)
     _execute(sys.argv[1:])
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this process when the starter is gone, in its own code too."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def run_forked(place: Mapping[str, str], command: Sequence[str], output: int) -> NoReturn:
@@ -47,7 +41,7 @@ def run_forked(place: Mapping[str, str], command: Sequence[str], output: int) ->
         command: the script and its arguments.
         output: descriptor for all that is printed.
     """
-    _end_with_parent()
+    die_with_starter(signal.SIGKILL)
     os.environ.update(place)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

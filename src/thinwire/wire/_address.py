@@ -12,7 +12,7 @@ import uuid
 
 from thinwire.errors import RendezvousError, nearest
 
-__all__ = ["HOW_TO_CHOOSE", "choose_address", "host_id", "is_loopback"]
+__all__ = ["HOW_TO_CHOOSE", "choose_address", "host_id", "interface_addresses", "is_loopback"]
 
 HOW_TO_CHOOSE = (
     "choose another by THINWIRE_INTERFACE or --interface (a name such as eth0, or an address)"
@@ -70,14 +70,27 @@ def _address_of(wanted: str) -> str:
             ) from error
         return address
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            name = struct.pack("256s", wanted.encode()[:15])
-            return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, name)[20:24])
+        return _ipv4_of(wanted)
     except OSError as error:
         raise RendezvousError(
             f"interface = {wanted!r} has no IPv4 address here ({error.strerror}); "
             f"{nearest(wanted, _interfaces())}"
         ) from error
+
+
+def interface_addresses() -> dict[str, str]:
+    """The IPv4 addresses of this machine's interfaces, by name; those without are left out."""
+    found: dict[str, str] = {}
+    for name in _interfaces():
+        with contextlib.suppress(OSError):
+            found[name] = _ipv4_of(name)
+    return found
+
+
+def _ipv4_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        packed = struct.pack("256s", interface.encode()[:15])
+        return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, packed)[20:24])
 
 
 def _interfaces() -> list[str]:

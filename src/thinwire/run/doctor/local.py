@@ -19,7 +19,7 @@ import torch
 from thinwire._version import __version__
 from thinwire.errors import RendezvousError
 from thinwire.run.doctor.report import Facts, Interface, Lookup, MeterState
-from thinwire.wire._address import choose_address, host_id, is_loopback
+from thinwire.wire._address import choose_address, host_id, interface_addresses, is_loopback
 from thinwire.wire.rendezvous import Place
 
 __all__ = [
@@ -146,7 +146,7 @@ def interface_facts(master: str | None, wanted: str | None, root: Path = ROOT) -
         wanted: an interface or address instead.
         root: where /sys lies.
     """
-    here = _addresses()
+    here = interface_addresses()
     wanted = wanted or os.environ.get("THINWIRE_INTERFACE") or None
     try:
         address = choose_address(wanted, master or _ELSEWHERE)
@@ -168,14 +168,6 @@ def interface_facts(master: str | None, wanted: str | None, root: Path = ROOT) -
         kind=_kind(name, address, files),
         others=_listed(here, address),
     )
-
-
-def _addresses() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for _, name in socket.if_nameindex():
-        with contextlib.suppress(RendezvousError):
-            found[name] = choose_address(name, "")
-    return found
 
 
 def _listed(here: dict[str, str], without: str) -> list[str]:
