@@ -47,8 +47,9 @@ def test_settings_that_differ_are_named_with_both_values(options, text):
 def test_a_wrong_world_size_is_named_at_once():
     outcomes = run_processes(meet, 3, env_of=[{}, {"WORLD_SIZE": "4"}, {}])
     for message in errors(outcomes):
-        assert "differ in world size: '3' on rank 0" in message
+        assert "differ in world size" in message
         assert "'4' on rank 1" in message
+        assert "'3' on rank 0" in message or "'3' on rank 2" in message  # whichever came first
 
 
 def test_ranks_that_never_came_are_named():

@@ -23,9 +23,19 @@ import numpy as np
 from thinwire.wire._loop import Loop
 from thinwire.wire._outbox import Outbox, Soon
 from thinwire.wire.base import Posted
-from thinwire.wire.packet import header_nbytes
+from thinwire.wire.packet import Packet, header_nbytes
 
-__all__ = ["ABORT", "ACK", "FINISHED", "LEAVE", "PACKET", "Channel", "encode", "tune"]
+__all__ = [
+    "ABORT",
+    "ACK",
+    "FINISHED",
+    "LEAVE",
+    "PACKET",
+    "Channel",
+    "encode",
+    "encode_packet",
+    "tune",
+]
 
 PACKET, FINISHED, LEAVE, ACK, ABORT = range(5)
 
@@ -42,18 +52,20 @@ _SILENCE = 15.0
 _SIOCOUTQ = 0x5411
 
 
-def encode(
-    kind: int, src: int, dst: int, key: bytes, frames: Sequence[bytes | memoryview] = ()
-) -> list[bytes | memoryview]:
-    """The pieces of a frame, in order; pieces of a small one are joined."""
-    if not frames:
-        return [_PREFIX.pack(kind, 0, len(key), src, dst) + key]
-    if len(frames) == 2 and len(frames[1]) <= _JOIN:
-        size = len(frames[1])
-        prefix = _PREFIX.pack(kind, 1, len(key), src, dst)
-        return [b"".join((prefix, key, _SIZE.pack(size), frames[0], frames[1]))]
+def encode(kind: int, src: int, dst: int, payload: bytes) -> list[bytes | memoryview]:
+    """The one piece of a control frame."""
+    return [_PREFIX.pack(kind, 0, len(payload), src, dst) + payload]
+
+
+def encode_packet(src: int, dst: int, key: bytes, packet: Packet) -> list[bytes | memoryview]:
+    """The pieces of a packet's frame, in order; pieces of a small one are joined."""
+    small = packet.small(_JOIN)
+    if small is not None:
+        prefix = _PREFIX.pack(PACKET, 1, len(key), src, dst)
+        return [b"".join((prefix, key, _SIZE.pack(len(small)), packet.header(), small))]
+    frames = packet.frames()
     num_buffers = len(frames) - 1
-    prefix = _PREFIX.pack(kind, num_buffers, len(key), src, dst)
+    prefix = _PREFIX.pack(PACKET, num_buffers, len(key), src, dst)
     sizes = list(map(len, frames[1:]))
     lengths = _SIZES[num_buffers].pack(*sizes)
     if sum(sizes) <= _JOIN:
@@ -84,7 +96,8 @@ class Channel:
     Args:
         peer: the process at the other end.
         sock: connected and tuned.
-        deliver: called with (channel, kind, src, dst, key, frames) for each frame that came.
+        deliver: called with (channel, kind, src, dst, key, packet) for each frame that came; a
+            control frame has none.
         loop: polls the connection.
         soon: see `Outbox`.
 
@@ -101,7 +114,7 @@ class Channel:
         self,
         peer: int,
         sock: socket.socket,
-        deliver: Callable[[Channel, int, int, int, bytes, list[Any]], None],
+        deliver: Callable[[Channel, int, int, int, bytes, Packet | None], None],
         loop: Loop,
         soon: Soon,
     ):
@@ -220,9 +233,9 @@ class Channel:
         if self._arriving is not None:
             src, dst, key, frames = self._arriving
             self._arriving = None
-            self._deliver(self, PACKET, src, dst, key, frames)
+            self._deliver(self, PACKET, src, dst, key, Packet.from_frames(frames))
         self._end += came
-        while self._parse():
+        while self._end - self._start >= _PREFIX.size and self._parse():
             pass
         if self._start == self._end:
             self._start = self._end = 0
@@ -236,10 +249,9 @@ class Channel:
         self._start, self._end = 0, left
 
     def _parse(self) -> bool:
-        """Take one frame off the stage; False when there is no whole one (or its head)."""
+        """Take one frame off the stage, where there is a whole prefix; False when there is no whole
+        frame (or its head)."""
         start, end, stage = self._start, self._end, self._stage
-        if end - start < _PREFIX.size:
-            return False
         kind, num_buffers, key_length, src, dst = _PREFIX.unpack_from(stage, start)
         key_at = start + _PREFIX.size
         sizes_at = key_at + key_length
@@ -251,9 +263,15 @@ class Channel:
         view = self._view
         key = view[key_at:sizes_at].tobytes()
         if kind != PACKET:
-            self._deliver(self, kind, src, dst, key, [])
+            self._deliver(self, kind, src, dst, key, None)
             return True
         sizes = _SIZES[num_buffers].unpack_from(stage, sizes_at)
+        if num_buffers == 1 and end - body_at >= sizes[0]:
+            packet = Packet.read_one(stage, head_at, sizes[0])
+            if packet is not None:
+                self._start = body_at + sizes[0]
+                self._deliver(self, PACKET, src, dst, key, packet)
+                return True
         frames: list[Any] = [view[head_at:body_at].tobytes()]
         if end - body_at < sum(sizes):
             self._expect(src, dst, key, frames, sizes)
@@ -262,7 +280,7 @@ class Channel:
             frames.append(stage[body_at : body_at + size])
             body_at += size
         self._start = body_at
-        self._deliver(self, PACKET, src, dst, key, frames)
+        self._deliver(self, PACKET, src, dst, key, Packet.from_frames(frames))
         return True
 
     def _expect(

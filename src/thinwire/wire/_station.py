@@ -10,7 +10,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from thinwire.errors import (
     ThinwireError,
     WorkerFailedError,
 )
-from thinwire.wire._channel import ABORT, ACK, FINISHED, LEAVE, PACKET, Channel, encode
+from thinwire.wire._channel import ABORT, ACK, FINISHED, LEAVE, Channel, encode
 from thinwire.wire._loop import Loop, Waiter
 from thinwire.wire._outbox import Outbox, Soon
 from thinwire.wire.base import ANY, Arrival, Losses, Posted, Tag
@@ -224,13 +223,13 @@ class Station:
         return handle
 
     def _deliver(
-        self, channel: Channel, kind: int, src: int, dst: int, key: bytes, frames: list[Any]
+        self, channel: Channel, kind: int, src: int, dst: int, key: bytes, packet: Packet | None
     ) -> None:
-        if kind == PACKET:
+        if packet is not None:
             endpoint = self.endpoints[dst]
             counter = endpoint.meter.peers[src]
-            counter.received += sum(map(len, frames))
-            self._arrive(endpoint, src, key, Packet.from_frames(frames), counter)
+            counter.received += packet.nbytes
+            self._arrive(endpoint, src, key, packet, counter)
         elif kind == FINISHED:
             self._depart(src, "finished")
         elif kind == LEAVE:

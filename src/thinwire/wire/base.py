@@ -40,12 +40,14 @@ class Work(msgspec.Struct, frozen=True):
     Args:
         flops: floating-point operations, run at the node's effective rate.
         memory_bytes: bytes read and written by memory-bound kernels, run at its memory rate.
+        kind: a key of `passes.KERNELS`: the node may do these bytes at a rate of their own.
         elapsed: seconds on the node's own clock at its nominal speed, as measured there.
     """
 
     flops: float = 0.0
     memory_bytes: float = 0.0
     elapsed: float = 0.0
+    kind: str = ""
 
 
 class Arrival(NamedTuple):

@@ -127,12 +127,37 @@ class Packet(msgspec.Struct, frozen=True, eq=False):
             parts.append(_BUFFER.pack(DTYPES[buffer.dtype], count & 0xFFFFFFFF, count >> 32))
         return b"".join(parts)
 
+    def small(self, limit: int) -> bytes | None:
+        """The one buffer's bytes, where it is no larger than `limit` and can be read as it is."""
+        if len(self.buffers) != 1 or self.nbytes > limit:
+            return None
+        buffer = self.buffers[0]
+        if not buffer.is_cpu or not buffer.is_contiguous():
+            return None
+        return ctypes.string_at(buffer.data_ptr(), self.nbytes - _WHOLE.size)
+
     def frames(self) -> list[bytes | memoryview]:
         """Header and buffers as the frames of one message; large CPU buffers are not copied."""
         frames: list[bytes | memoryview] = [self.header()]
         for buffer in self.buffers:
             frames.append(_as_bytes(buffer))
         return frames
+
+    @staticmethod
+    def read_one(data: bytearray, start: int, nbytes: int) -> Packet | None:
+        """The packet of one buffer of `nbytes` bytes whose header is at `start`, or None, when
+        `from_frames` must say what is wrong with it. The buffer is copied."""
+        magic, version, kind, step, layer, num_buffers, code, low, high = _WHOLE.unpack_from(
+            data, start
+        )
+        dtype, name, count = _DTYPE_OF.get(code), _KIND_NAMES.get(kind), low | high << 32
+        if magic != MAGIC or version != VERSION or num_buffers != 1 or not count:
+            return None
+        if dtype is None or name is None or nbytes != count * dtype.itemsize:
+            return None
+        start += _WHOLE.size
+        buffer = torch.frombuffer(data[start : start + nbytes], dtype=dtype)
+        return Packet((buffer,), name, step, layer, _WHOLE.size + nbytes)
 
     @staticmethod
     def from_frames(frames: Sequence[bytes | memoryview]) -> Packet:

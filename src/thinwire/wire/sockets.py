@@ -21,7 +21,7 @@ from typing import Any
 from thinwire.errors import DeadlineError, InputError
 from thinwire.fibers import inside_backward, refuse_in_backward
 from thinwire.phases import Stopwatch
-from thinwire.wire._channel import PACKET, encode
+from thinwire.wire._channel import encode_packet
 from thinwire.wire._loop import Waiter
 from thinwire.wire._station import Endpoint, Loss, Station
 from thinwire.wire._task import Run, SocketTask
@@ -130,7 +130,7 @@ class SocketComm(Comm):
         station = self._station
         pieces = None
         if dst not in station.endpoints:
-            pieces = encode(PACKET, self.rank, dst, key, packet.frames())
+            pieces = encode_packet(self.rank, dst, key, packet)
         elif packet.is_meta:
             raise InputError("a packet of meta tensors has nothing to send")
         with self._loop.lock:

@@ -111,14 +111,17 @@ class Proxy:
         packet = cast(Packet, Parcel(self._frames))
         self._posted[number] = self._view.post(dst, packet, as_tag(tag), after=before)
 
-    def _spend(self, flops: float, memory_bytes: float, elapsed: float) -> None:
-        owed = self._owed or Work()
+    def _spend(self, flops: float, memory_bytes: float, elapsed: float, kind: str) -> None:
+        owed, world = self._owed or Work(), self._server.world
+        if kind and world is not None:
+            node = world.processors[self._view.endpoint.node].node
+            memory_bytes *= node.passes(kind)
         self._owed = Work(
             owed.flops + flops, owed.memory_bytes + memory_bytes, owed.elapsed + elapsed
         )
 
-    def _announce(self, flops: float, memory_bytes: float, elapsed: float) -> None:
-        self._spend(flops, memory_bytes, elapsed)
+    def _announce(self, flops: float, memory_bytes: float, elapsed: float, kind: str) -> None:
+        self._spend(flops, memory_bytes, elapsed, kind)
         self._compute()
 
     def _compute(self) -> None:

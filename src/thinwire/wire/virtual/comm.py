@@ -18,6 +18,7 @@ from thinwire.phases import Phases
 from thinwire.wire.base import ANY, Arrival, Comm, Move, Posted, Tag, Task, Work
 from thinwire.wire.packet import Packet
 from thinwire.wire.virtual.clock import NS, to_ns
+from thinwire.wire.virtual.compute import at_memory_rate
 from thinwire.wire.virtual.endpoint import Endpoint, Waiter
 from thinwire.wire.virtual.network import Message
 from thinwire.wire.virtual.player import Player
@@ -231,6 +232,8 @@ class VirtualComm(Comm):
         debts = self._debts
         if len(debts) >= _MAX_DEBTS:
             self._add_up()
+        if work.kind:
+            work = at_memory_rate(work, self._world.processors[self.endpoint.node].node)
         debts.append((self.phases.current, work))
 
     def _add_up(self) -> None:

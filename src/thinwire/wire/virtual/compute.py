@@ -12,7 +12,7 @@ from thinwire.cluster import Node
 from thinwire.wire.base import Work
 from thinwire.wire.virtual.clock import NS, Clock
 
-__all__ = ["Job", "Processor", "seconds_of"]
+__all__ = ["Job", "Processor", "at_memory_rate", "seconds_of"]
 
 
 def seconds_of(work: Work, node: Node) -> float:
@@ -23,6 +23,13 @@ def seconds_of(work: Work, node: Node) -> float:
     if work.memory_bytes:
         seconds += work.memory_bytes * node.slowdown / node.memory_rate
     return seconds
+
+
+def at_memory_rate(work: Work, node: Node) -> Work:
+    """The same work with as many bytes as take as long at the node's memory rate."""
+    if work.kind not in node.kernel_rates:
+        return work
+    return Work(work.flops, work.memory_bytes * node.passes(work.kind), work.elapsed)
 
 
 class Job:

@@ -120,12 +120,12 @@ class Session:
             self._late.append((comm, operation, work))
             return
         self._ahead[self._current] = True
-        self.tell(comm, operation, work.flops, work.memory_bytes, work.elapsed)
+        self.tell(comm, operation, work.flops, work.memory_bytes, work.elapsed, work.kind)
 
     def _catch_up(self) -> None:
         late, self._late = self._late, []
         for comm, operation, work in late:
-            numbers = work.flops, work.memory_bytes, work.elapsed
+            numbers = work.flops, work.memory_bytes, work.elapsed, work.kind
             self._put(comm, operation, numbers, ())
 
     def now(self, comm: RemoteComm | None) -> float:
