@@ -70,7 +70,7 @@ def test_the_exit_code_says_whether_it_holds_and_the_files_are_written(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((), "gtopk, oktopk"),
+        ((), "gtopk, lags"),
         (("gtpok",), "did you mean 'gtopk'"),
         (("own_papers:Tiny", "--plot", "r.png"), "must end in .svg or .html"),
         (("own_papers:Tiny", "--json", "no/where.json"), "folder that exists"),

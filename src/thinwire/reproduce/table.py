@@ -8,12 +8,18 @@ from importlib import import_module
 from thinwire.errors import InputError, nearest
 from thinwire.reproduce.base import Reproduction
 from thinwire.reproduce.gtopk import GTopKPaper
+from thinwire.reproduce.lags import LAGSPaper
+from thinwire.reproduce.lossless_survey import LosslessSurvey
+from thinwire.reproduce.mgwfbp import MGWFBPPaper
 from thinwire.reproduce.oktopk import OkTopkVolume
 
 __all__ = ["REPRODUCTIONS", "load_reproduction"]
 
 REPRODUCTIONS: dict[str, Callable[[], Reproduction]] = {
     "gtopk": GTopKPaper,
+    "lags": LAGSPaper,
+    "lossless-survey": LosslessSurvey,
+    "mgwfbp": MGWFBPPaper,
     "oktopk": OkTopkVolume,
 }
 
