@@ -78,6 +78,18 @@ def test_methods_are_listed_and_cited(thinwire):
         assert cited.out.count("\n") == 1
 
 
+def test_a_scale_is_printed_for_people_and_machines(thinwire):
+    question = ("plan", "--model", "resnet50", "--link", "1gbit", "--scale", "2,1000")
+    told = thinwire(*question)
+    assert told.code == 0
+    assert "1,000" in told.out
+    assert "localsgd" in told.out
+    found = json.loads(thinwire(*question, "--json").out)["scaled"]
+    assert {each["size"] for each in found} == {2, 1000}
+    gtopk = next(e for e in found if (e["method"], e["size"]) == ("gtopk", 1000))
+    assert 0.5 < gtopk["efficiency"] < 1
+
+
 def test_a_plan_is_printed_for_people_and_machines(thinwire):
     question = ("plan", "--model", "resnet50", "--nodes", "4", "--link", "1gbit")
     assert thinwire(*question).code == 0
@@ -147,6 +159,14 @@ BAD = {
     "a negative seed of a run": (["run", "office", "--seed", "-1"], "--seed"),
     "an unknown method to cite": (["cite", "gtop"], "did you mean 'gtopk'"),
     "a plan for no cluster": (["plan", "--model", "resnet50"], "which cluster"),
+    "a scale that is no number": (
+        ["plan", "--model", "resnet50", "--link", "1gbit", "--scale", "2,x"],
+        "give numbers of workers",
+    ),
+    "a scale and a number of nodes": (
+        ["plan", "--model", "resnet50", "--nodes", "4", "--link", "1gbit", "--scale", "2"],
+        "--nodes has no effect with --scale",
+    ),
     "a plan with a wrong unit": (
         ["plan", "--model", "resnet50", "--nodes", "4", "--link", "1 kg"],
         "kg",

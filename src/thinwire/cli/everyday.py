@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from thinwire.errors import InputError
 
 if TYPE_CHECKING:
+    from thinwire.cli.planning import Question
     from thinwire.run.compare import Outcome
 
 __all__ = ["ConfigOption", "DataOption", "SetOption", "TaskOption", "add_to", "given_settings"]
@@ -215,6 +217,14 @@ def plan(
     density: Annotated[float, typer.Option(help="Of topk and gtopk.")] = 0.001,
     accumulate: Annotated[int, typer.Option(help="Of dense with accumulation.")] = 8,
     every: Annotated[int, typer.Option(help="Steps between averages of localsgd.")] = 8,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            "--scale",
+            help="Simulate 100 steps at these numbers of workers instead, up to 10,000 and more; "
+            "a cluster is repeated, jitter counts.",
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> int:
     """Predict step time, bytes and speed-up of each method, in a moment, from closed forms.
@@ -224,6 +234,8 @@ def plan(
     thinwire plan --params 25.6M --step-time 0.2s --nodes 8 --link "100 Mbit/s"
 
     thinwire plan --model bert-base --batch 8 --cluster two-sites
+
+    thinwire plan --model resnet50 --link 1gbit --scale 2,8,32,128,1000,10000
     """
     from thinwire.cli.planning import Question, answer
 
@@ -241,6 +253,8 @@ def plan(
         accumulate=accumulate,
         every=every,
     )
+    if sizes:
+        return _scale(question, sizes, as_json)
     result = answer(question)
     if as_json:
         print(json.dumps(result.to_dict(), indent=2))
@@ -248,6 +262,27 @@ def plan(
         from thinwire.planner import plan_report
 
         Console().print(plan_report(result))
+    return 0
+
+
+def _scale(question: Question, sizes: str, as_json: bool) -> int:
+    from thinwire.cli.planning import scaled
+    from thinwire.planner import scale_table
+
+    title, assumptions, found = scaled(question, sizes)
+    errors = Console(stderr=True)
+    results = []
+    with errors.status("simulating ...") as status:
+        for each in found:
+            results.append(each)
+            status.update(f"simulating ... {each.method} on {each.size:,} workers done")
+    if as_json:
+        print(json.dumps({"schema": 1, "scaled": [asdict(each) for each in results]}, indent=2))
+        return 0
+    console = Console()
+    console.print(scale_table(results, title))
+    for sentence in assumptions:
+        console.print(f"Assumed: {sentence}", style="dim", highlight=False)
     return 0
 
 

@@ -12,17 +12,20 @@ from thinwire.planner.crossover import (
 from thinwire.planner.models import MODELS, Model, find_model
 from thinwire.planner.predict import METHODS, Prediction, Settings, predict
 from thinwire.planner.quick import quick_cluster
-from thinwire.planner.render import plan_report, plan_table
+from thinwire.planner.render import plan_report, plan_table, scale_table
+from thinwire.planner.scale import SCALED_METHODS, Scaled, scale
 from thinwire.planner.workload import Workload, make_workload
 
 __all__ = [
     "METHODS",
     "MODELS",
+    "SCALED_METHODS",
     "WORTH",
     "Model",
     "Plan",
     "Prediction",
     "Proposal",
+    "Scaled",
     "Settings",
     "Workload",
     "accumulation_where_dense_pays",
@@ -36,4 +39,6 @@ __all__ = [
     "plan_table",
     "predict",
     "quick_cluster",
+    "scale",
+    "scale_table",
 ]

@@ -16,12 +16,19 @@ part of its exchange.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from thinwire.errors import InputError
-from thinwire.passes import merge_bytes, scatter_bytes, selection_bytes
+from thinwire.passes import (
+    CODED_FROM,
+    code_bytes,
+    coded_size,
+    merge_bytes,
+    scatter_bytes,
+    selection_bytes,
+)
 from thinwire.planner.rounds import Cost, Wire, all_gather, all_reduces, gtopk_tree
 from thinwire.planner.workload import Workload, compute_times, mean_of
 
@@ -35,6 +42,7 @@ __all__ = [
     "Settings",
     "num_kept",
     "predict",
+    "split",
 ]
 
 BACKWARD_SHARE = 2 / 3
@@ -53,9 +61,9 @@ class Settings:
     Args:
         density: part of the entries that topk and gtopk send, above 0 up to 1.
         accumulate: backward passes per exchange of the `accumulate` row, 2 or more.
-        every: local steps between two averages of localsgd, on the fastest node, 1 or more.
+        every: local steps between two averages of localsgd, mean over the nodes, 1 or more.
         batch: "equal" batches on every node, or "by_speed": the same sum, split by speed.
-        local_steps: "equal", or "by_speed": slower nodes do fewer local steps.
+        local_steps: "equal", or "by_speed": slower nodes do fewer local steps, faster ones more.
     """
 
     density: float = 0.001
@@ -171,7 +179,7 @@ def predict(
         raws += [_like_alone(raws[0], method, settings) for method in METHODS[1:]]
     else:
         dense, algorithm = _best_all_reduce(wire, len(times), workload.num_params)
-        batches = _batches(workload.batch, times, settings.batch)
+        batches = split(workload.batch, times, settings.batch)
         step = max(b / workload.batch * t for b, t in zip(batches, times, strict=True))
         raws += [
             _ssgd(float(sum(batches)), step, dense, algorithm),
@@ -214,7 +222,10 @@ def _topk(
 ) -> _Raw:
     k = num_kept(settings.density, workload.num_params)
     nbytes = _ENTRY * k
-    moved = selection_bytes(workload.num_params) + scatter_bytes(k * len(times))
+    moved = {
+        "select": selection_bytes(workload.num_params),
+        "scatter": scatter_bytes(k * len(times)),
+    }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("topk", _label("topk", settings), float(sum(batches)), compute, overhead,
                 wire.cost(all_gather(len(times), nbytes)), algorithm="all-gather")  # fmt: skip
@@ -228,10 +239,17 @@ def _gtopk(
     times: Sequence[float],
     batches: Sequence[int],
 ) -> _Raw:
-    k = num_kept(settings.density, workload.num_params)
-    nbytes = _ENTRY * k
+    k, numel = num_kept(settings.density, workload.num_params), workload.num_params
+    coded = k >= CODED_FROM
+    nbytes = 4 * k + coded_size(k, numel) if coded else _ENTRY * k
     merges = (len(times) - 1).bit_length()
-    moved = selection_bytes(workload.num_params) + merge_bytes(2 * k) * merges + scatter_bytes(k)
+    moved = {
+        "select": selection_bytes(numel),
+        "merge": merge_bytes(2 * k) * merges,
+        "scatter": scatter_bytes(k),
+        # Written and read again at each merge, and once more for the result.
+        "code": 2 * code_bytes(k) * (merges + 1) if coded and merges else 0.0,
+    }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("gtopk", _label("gtopk", settings), float(sum(batches)), compute, overhead,
                 wire.cost(gtopk_tree(len(times), nbytes)), algorithm="top-k tree")  # fmt: skip
@@ -240,11 +258,8 @@ def _gtopk(
 def _localsgd(
     workload: Workload, settings: Settings, dense: Cost, algorithm: str, times: Sequence[float]
 ) -> _Raw:
-    every, fastest = settings.every, min(times)
-    if settings.local_steps == "by_speed":
-        steps = [max(1, math.floor(every * fastest / t + 1e-9)) for t in times]
-    else:
-        steps = [every] * len(times)
+    every = settings.every
+    steps = split(every, times, settings.local_steps)
     compute = max(h * t for h, t in zip(steps, times, strict=True))
     return _Raw("localsgd", _label("localsgd", settings), float(workload.batch * sum(steps)),
                 compute, cost=dense, algorithm=algorithm, period=every)  # fmt: skip
@@ -269,21 +284,27 @@ def _best_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[Cost, str]
     return costs[best], best
 
 
-def _batches(batch: int, times: Sequence[float], rule: str) -> list[int]:
-    """Samples per node: all alike, or the same sum in proportion to speed, at least one each."""
+def split(each: int, times: Sequence[float], rule: str) -> list[int]:
+    """Samples, or local steps, per node: all alike, or the same sum in proportion to speed, at
+    least one each.
+
+    Args:
+        each: mean over the nodes, 1 or more.
+        times: of a step, by node.
+        rule: "equal" or "by_speed".
+    """
     if rule == "equal":
-        return [batch] * len(times)
-    total, speed = batch * len(times), sum(1 / t for t in times)
+        return [each] * len(times)
+    total, speed = each * len(times), sum(1 / t for t in times)
     exact = [total / t / speed for t in times]
-    split = [max(1, math.floor(share)) for share in exact]
-    while sum(split) < total:
-        poorest = max(range(len(split)), key=lambda i: exact[i] - split[i])
-        split[poorest] += 1
-    while sum(split) > total:
-        richest = max((i for i in range(len(split)) if split[i] > 1),
-                      key=lambda i: split[i] - exact[i])  # fmt: skip
-        split[richest] -= 1
-    return split
+    shares = [max(1, math.floor(share + 1e-9)) for share in exact]
+    while missing := total - sum(shares):
+        one = 1 if missing > 0 else -1
+        able = [i for i, share in enumerate(shares) if share + one >= 1]
+        able.sort(key=lambda i: one * (shares[i] - exact[i]))
+        for i in able[: abs(missing)]:
+            shares[i] += one
+    return shares
 
 
 def _critical(
@@ -291,7 +312,7 @@ def _critical(
     cluster: Cluster,
     times: Sequence[float],
     batches: Sequence[int],
-    moved: float,
+    moved: Mapping[str, float],
 ) -> tuple[float, float]:
     """Compute and sparse overhead of the node whose sum of both is largest."""
     both = (
@@ -301,7 +322,9 @@ def _critical(
     return max(both, key=sum)
 
 
-def _memory_time(node: Node, nbytes: float) -> float:
+def _memory_time(node: Node, moved: Mapping[str, float]) -> float:
+    """Seconds for so many bytes of each kind of work."""
+    nbytes = sum(amount * node.passes(kind) for kind, amount in moved.items())
     return nbytes * node.slowdown / (node.memory_rate * mean_of(node.speed))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -9,9 +11,10 @@ from rich.text import Text
 from thinwire.planner._words import percent, ratio_text
 from thinwire.planner.advise import Plan
 from thinwire.planner.predict import Prediction
+from thinwire.planner.scale import Scaled
 from thinwire.units import format_count, format_size, format_time
 
-__all__ = ["plan_report", "plan_table"]
+__all__ = ["plan_report", "plan_table", "scale_table"]
 
 
 def plan_table(plan: Plan) -> Table:
@@ -83,3 +86,33 @@ def _three(value: float) -> str:
     """Three significant digits, without an exponent."""
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"
+
+
+def scale_table(results: Sequence[Scaled], title: str) -> Table:
+    """Efficiency and step time by number of workers and method, the best of each row marked.
+
+    Args:
+        results: of `scale`.
+        title: above the table.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.title = f"{title}: step time and efficiency"
+    methods = list(dict.fromkeys(each.method for each in results))
+    table.add_column("workers", justify="right")
+    for method in methods:
+        table.add_column(method, justify="right", no_wrap=True)
+    for size in dict.fromkeys(each.size for each in results):
+        row = {each.method: each for each in results if each.size == size}
+        best = max(row.values(), key=lambda each: each.efficiency).method
+        cells = []
+        for method in methods:
+            each = row[method]
+            text = f"{_brief(each.step_time)} {percent(each.efficiency):>5}"
+            cells.append(f"[bold green]{text}[/]" if method == best else text)
+        table.add_row(f"{size:,}", *cells)
+    table.caption = (
+        "Efficiency: samples per second over what the machines would do with nothing to exchange. "
+        "Samples are not accuracy: all but ssgd change the updates."
+    )
+    table.caption_justify = "left"
+    return table

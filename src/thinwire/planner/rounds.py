@@ -105,7 +105,7 @@ class Wire:
         ready, egress, ingress = [0.0] * size, [0.0] * size, [0.0] * size
         for each in rounds:
             before = list(ready)
-            for src, dst, latency, transfer in self._messages(each):
+            for src, dst, latency, transfer in self.messages(each):
                 seconds = transfer if size_matters else 0.0
                 start = max(before[src], egress[src])
                 egress[src] = start + seconds
@@ -117,7 +117,7 @@ class Wire:
                 ready = [max(ready) + (each.repeat - 1) * took] * size
         return max(ready)
 
-    def _messages(self, each: Round) -> Iterator[tuple[int, int, float, float]]:
+    def messages(self, each: Round) -> Iterator[tuple[int, int, float, float]]:
         """Source, destination, latency and seconds on the way of each message."""
         if self._uniform is not None:
             latency, rate = self._uniform

@@ -8,6 +8,7 @@ fitted is hollow; the band is 15 % wide to either side.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable
 from html import escape
 
@@ -100,17 +101,25 @@ def _panel(section: str, lines: list[Line]) -> str:
     y = Scale(low=low, high=high, start=_HEIGHT - _BOTTOM, end=_TOP, log=True)
     series = list(dict.fromkeys(line.series for line in lines))
     unit = next((line.unit for line in lines if line.unit), "")
-    title = section if len(section) <= _LETTERS else section[: _LETTERS - 1] + "…"
     return "".join(
         (
-            f'<text class="title" x="{_LEFT}" y="32"><title>{escape(section)}</title>'
-            f"{escape(title)}</text>",
+            _title(section),
             _axes(x, y, f"published{f', {unit}' if unit else ''}"),
             _diagonal(x, y, low, high),
             *(_dot(line, series.index(line.series), x, y) for line in lines),
             _legend(series),
         )
     )
+
+
+def _title(section: str) -> str:
+    """In two lines where it is long."""
+    rows = textwrap.wrap(section, _LETTERS, max_lines=2, placeholder=" …")
+    spans = (
+        f'<tspan x="{_LEFT}" y="{32 - 15 * (len(rows) - 1 - i)}">{escape(row)}</tspan>'
+        for i, row in enumerate(rows)
+    )
+    return f'<text class="title"><title>{escape(section)}</title>{"".join(spans)}</text>'
 
 
 def _axes(x: Scale, y: Scale, title: str) -> str:
