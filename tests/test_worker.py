@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -330,8 +331,53 @@ def test_on_layer_comes_in_the_real_backward_order_with_rising_times_unused_laye
     assert set(layers[:2]) == {0, 1}  # `second`: the last used, whatever its place
     assert set(layers[2:4]) == {2, 3}
     assert layers[4:] == [5, 4]
-    assert times == sorted(set(times))
+    assert times == sorted(times)
     assert all(whole)
+
+
+def test_backward_time_goes_by_operations_and_follows_the_tensors_that_need_them():
+    # 4·4·2 multiply-adds for each gradient of `second`, of its weight and of its input; of `first`
+    # only the weight's: the input needs none. A bias costs nothing that is counted.
+    layers, times, _ = on_virtual(seen_backward, task=LateTask())[0]
+    at = dict(zip(layers, times, strict=True))
+    backward = 2 * 4 * LateTask().flops_per_sample / FLOPS
+    second, first, unused = max(at[0], at[1]), max(at[2], at[3]), max(at[4], at[5])
+    assert first - second == pytest.approx(backward / 3, abs=1e-8)
+    assert unused == first
+
+
+class NoMeta(Late):
+    """Looks at its values in training, which it can't without data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 + 0 * float(x.sum()) if self.training else 1)
+
+
+class NoMetaTask(Moons):
+    name: ClassVar[str] = "no meta"
+
+    def model(self) -> nn.Module:
+        """As `Task.model`."""
+        return NoMeta()
+
+
+def test_where_operations_cannot_be_counted_backward_time_goes_by_parameters():
+    layers, times, _ = on_virtual(seen_backward, task=NoMetaTask())[0]
+    numel = {0: 8, 1: 2, 2: 8, 3: 4, 4: 4, 5: 2}
+    spent = [b - a for a, b in pairwise(times)]
+    unit = spent[0] / numel[layers[1]]
+    for layer, took in zip(layers[1:], spent, strict=True):
+        assert took == pytest.approx(unit * numel[layer], rel=1e-3)
+
+
+def test_on_the_real_wire_a_layer_that_is_not_finite_is_named_and_never_given(alone):
+    task, given = Steep(), []
+    replica = Replica(task, plan_of(1), alone, lambda kind, values: None)
+    worker = Worker(alone, replica, SampleStream(task.num_train, 0))
+    on_layer = lambda layer, gradient: given.append(worker.layers[layer].name)  # noqa: E731
+    with pytest.raises(NonFiniteError, match="gradient of 'steep' is not finite"):
+        worker.gradient(next(worker.batches()), on_layer=on_layer)
+    assert "steep" not in given
 
 
 def test_on_layer_is_called_alike_on_the_real_wire(alone):

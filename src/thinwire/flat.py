@@ -15,7 +15,7 @@ from torch import nn
 
 from thinwire.errors import InputError
 
-__all__ = ["Flat", "Layer", "digest"]
+__all__ = ["Flat", "Layer", "digest", "is_finite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ def digest(params_P: torch.Tensor) -> str:
         return "meta"
     data = params_P.detach().cpu().contiguous().view(torch.uint8).numpy()
     return hashlib.blake2b(data.tobytes(), digest_size=8).hexdigest()
+
+
+def is_finite(x: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite; looks at each once unless the sum is not finite."""
+    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())
 
 
 class Flat:
@@ -120,21 +125,30 @@ class Flat:
         Raises:
             InputError: a sparse gradient, naming the parameter.
         """
-        for param, view in self._pairs:
-            grad = param.grad
-            if grad is view:
-                continue
-            if grad is None:
-                view.zero_()
-            elif grad.layout is not torch.strided:
-                index = next(i for i, (p, _) in enumerate(self._pairs) if p is param)
-                raise InputError(
-                    f"parameter {self.layers[index].name!r} has a sparse gradient, which is not "
-                    "supported: build its layer with sparse=False"
-                )
-            else:
-                view.copy_(grad)
-            param.grad = view if param.requires_grad else None
+        for index in range(len(self._pairs)):
+            self.collect_layer(index)
+
+    def collect_layer(self, index: int) -> torch.Tensor:
+        """As `collect_grad`, of one layer; returns its view of `grad_P`, in the tensor's shape."""
+        param, view = self._pairs[index]
+        grad = param.grad
+        if grad is view:
+            return view
+        if grad is None:
+            view.zero_()
+        elif grad.layout is not torch.strided:
+            raise InputError(
+                f"parameter {self.layers[index].name!r} has a sparse gradient, which is not "
+                "supported: build its layer with sparse=False"
+            )
+        else:
+            view.copy_(grad)
+        param.grad = view if param.requires_grad else None
+        return view
+
+    def view(self, index: int) -> torch.Tensor:
+        """A layer's part of `grad_P`, in the tensor's shape: what `bind_grad` binds."""
+        return self._pairs[index][1]
 
     def non_finite_layer(self) -> str | None:
         """The first layer whose gradient is NaN or infinite somewhere; None if all are finite."""

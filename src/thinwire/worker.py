@@ -17,11 +17,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from thinwire import collectives
 from thinwire.batches import SampleStream, batch_slice
 from thinwire.errors import InputError, NonFiniteError
-from thinwire.flat import Flat, Layer, digest
+from thinwire.flat import Flat, Layer, digest, is_finite
+from thinwire.operations import Inputs, layer_shares
 from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
 from thinwire.wire.packet import Packet
@@ -235,7 +237,7 @@ class _Generators:
 
 def step_work(params_P: torch.Tensor) -> Work:
     """An optimizer's step: reads the direction, reads and writes parameters and momentum."""
-    return Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize)
+    return Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize, kind="step")
 
 
 class Replica:
@@ -267,6 +269,8 @@ class Replica:
         self._last_eval = 0
         self._evaluated_at_update = -1
         self._order: list[int] | None = None
+        self._inputs: Inputs | None = None
+        self._shares: Sequence[float] = ()
 
     @property
     def params(self) -> torch.Tensor:
@@ -304,7 +308,9 @@ class Replica:
             batch: what to learn from.
             before_layer: called with each layer's index in forward order; may wait.
             on_layer: called with a layer's index and gradient (1-D view) as soon as it exists, in
-                backward order; may post, start and spend, never wait.
+                backward order; may post, start and spend, never wait. It may write into the view.
+                It is given finite gradients only: who has been called for every layer knows that
+                the whole gradient is finite.
 
         Raises:
             NonFiniteError: the loss or a gradient is NaN or infinite.
@@ -323,12 +329,18 @@ class Replica:
         self._forward(forward, before_layer)
         order: list[int] = []
         notify = order.append if simulated or on_layer is None else self._notify(on_layer, order)
-        watch = on_layer is not None and (not simulated or self._order is None)
-        stop = self.flat.watch(notify) if watch else None
+        first = simulated and self._order is None
+        stops: list[Callable[[], None]] = []
+        if on_layer is not None and (first or not simulated):
+            stops.append(self.flat.watch(notify))
+        if on_layer is not None and first:
+            hook = self.model.register_forward_pre_hook(self._called, with_kwargs=True)
+            stops.append(hook.remove)
         try:
-            loss = math.nan if self.learner.timing_only else self._backward(batch)
+            in_hooks = on_layer is not None and not simulated
+            loss = math.nan if self.learner.timing_only else self._backward(batch, in_hooks)
         finally:
-            if stop is not None:
+            for stop in stops:
                 stop()
         if simulated:
             self._spend_backward(2 * forward, on_layer, order)
@@ -340,25 +352,40 @@ class Replica:
             self._log("step", {"loss": loss})
         return self.flat.grad_P
 
-    def _backward(self, batch: Batch) -> float:
+    def _called(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._inputs is None:
+            self._inputs = Inputs.of(args, kwargs)
+
+    def _backward(self, batch: Batch, in_hooks: bool) -> float:
+        """The loss; `in_hooks`: the gradients are looked at there, before they are given away."""
         self.flat.clear_grad()
         with self._generators.active(), torch.enable_grad():
             loss = self.learner.loss(self.model, batch.x, batch.y)
+            if in_hooks:
+                self._check_loss(float(loss.detach()))
             loss.backward()
         value = float(loss.detach())
+        if not in_hooks:
+            self._check_loss(value)
+            bad = self.flat.non_finite_layer()
+            if bad is not None:
+                raise self._non_finite(f"the gradient of {bad!r} is not finite")
+        return value
+
+    def _check_loss(self, value: float) -> None:
         if not math.isfinite(value):
             raise self._non_finite(f"the loss is {value}")
-        bad = self.flat.non_finite_layer()
-        if bad is not None:
-            raise self._non_finite(f"the gradient of {bad!r} is not finite")
-        return value
 
     def _notify(
         self, on_layer: Callable[[int, torch.Tensor], None], order: list[int]
     ) -> Callable[[int], None]:
         def notify(layer: int) -> None:
             order.append(layer)
-            on_layer(layer, self._layer_grad(layer))
+            grad = self._layer_grad(layer)
+            if not is_finite(grad):
+                name = self.flat.layers[layer].name
+                raise self._non_finite(f"the gradient of {name!r} is not finite")
+            on_layer(layer, grad)
 
         return notify
 
@@ -383,21 +410,35 @@ class Replica:
         on_layer: Callable[[int, torch.Tensor], None] | None,
         order: list[int],
     ) -> None:
-        """Backward takes twice the forward pass, each layer in proportion to its parameters."""
+        """Backward takes twice the forward pass; each layer's part of it is the share of the
+        operations that complete its gradient, or where they can't be counted, of its parameters."""
         if on_layer is None:
             self.comm.spend(Work(flops=total))
             return
         if self._order is None:
             rest = sorted(set(range(len(self.flat.layers))) - set(order), reverse=True)
             self._order = order + rest
-        numel = self.flat.params_P.numel()
+            self._shares = self._count_shares()
         for layer in self._order:
-            self.comm.spend(Work(flops=total * self.flat.layers[layer].numel / numel))
+            self.comm.spend(Work(flops=total * self._shares[layer]))
             self.comm.in_hook = True
             try:
                 on_layer(layer, self._layer_grad(layer))
             finally:
                 self.comm.in_hook = False
+
+    def _count_shares(self) -> Sequence[float]:
+        """Counted once for all workers that share memory and inputs of a shape."""
+        inputs, known = self._inputs, self.comm.meetings
+        leaves = () if inputs is None else tree_leaves(tuple(inputs))
+        shapes = tuple(tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor))
+        key = "backward shares", shapes
+        if known is not None and key in known:
+            return known[key]
+        shares = layer_shares(self.model, self.flat.layers, inputs)
+        if known is not None:
+            known[key] = shares
+        return shares
 
     def _non_finite(self, what: str) -> NonFiniteError:
         return NonFiniteError(

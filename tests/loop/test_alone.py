@@ -22,12 +22,14 @@ LOSSLESS = {
     "asgd": {},
     "dgc": {"dense_below": 10**9},
     "gtopk": {"density": 1.0},
+    "lags": {"density": 1.0},
     "localsgd": {"every": 4},
     "oktopk": {"density": 1.0},
     "powersgd": {"dense_below": 10**9},
     "qsgd": {"bucket": 1},
     "ssgd": {},
     "topk": {"density": 1.0},
+    "wfbp": {},
 }
 
 
@@ -214,7 +216,7 @@ LOOPS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["ssgd", "topk", "localsgd"])
+@pytest.mark.parametrize("name", ["ssgd", "topk", "localsgd", "lags"])
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda f: f.__name__)
 def test_ordinary_loops_of_any_shape_train_as_before(loop: Any, name: str):
     assert torch.equal(train(loop, name, LOSSLESS[name]), train(loop))

@@ -30,6 +30,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("powersgd", {"rank": 2}),
     ("qsgd", {}),
     ("localsgd", {"every": 3}),
+    ("wfbp", {}),
+    ("wfbp", {"groups": "buckets", "bucket_bytes": 2000}),
+    ("wfbp", {"groups": "one"}),
+    ("lags", {"density": 0.02}),
+    ("lags", {"density": 0.02, "dense_below": 0, "merge": 0, "delta_every": 3}),
 ]
 STEPS, SHARES = 8, {2: (8, 8), 3: (8, 8, 8)}
 

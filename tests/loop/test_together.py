@@ -28,6 +28,9 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("powersgd", {"rank": 1}),
     ("qsgd", {"bits": 8}),
     ("localsgd", {"every": 3}),
+    ("wfbp", {}),
+    ("wfbp", {"groups": "merged"}),
+    ("lags", {"density": 0.2, "dense_below": 20}),
     ("asgd", {}),
 ]
 

@@ -114,6 +114,7 @@ class Fed:
         self.rank = rank
         self.gradients = gradients
         self.directions: list[torch.Tensor] = []
+        self.logged: list[dict[str, float]] = []
         self.params = torch.zeros_like(gradients[0])
         layers, start = [], 0
         for i, shape in enumerate(shapes):
@@ -128,7 +129,12 @@ class Fed:
         return Batch(torch.tensor([step]), nothing, nothing, weight)
 
     def gradient(self, batch: Batch, before_layer: Any = None, on_layer: Any = None) -> Any:
-        return self.gradients[int(batch.index_B)].clone()
+        gradient = self.gradients[int(batch.index_B)].clone()
+        if on_layer is not None:
+            for index in reversed(range(len(self.layers))):
+                layer = self.layers[index]
+                on_layer(index, gradient[layer.start : layer.stop])
+        return gradient
 
     def apply(self, direction: torch.Tensor) -> None:
         self.directions.append(direction.clone())
@@ -137,15 +143,16 @@ class Fed:
         pass
 
     def log(self, values: dict[str, float]) -> None:
-        pass
+        self.logged.append(values)
 
 
 @dataclass
 class FedResult:
-    """By rank: the directions of all steps (T, P), and the method's state at the end."""
+    """By rank: the directions of all steps (T, P), the method's state at the end, its log."""
 
     directions: list[torch.Tensor]
     states: list[Any]
+    logged: list[list[dict[str, float]]]
     world: World
 
 
@@ -166,17 +173,23 @@ def feed(
     size, steps, _ = gradients.shape
     plan = Plan(shares=shares or (1,) * size, steps=steps, speeds=(1.0,) * size)
 
-    def worker(comm: Comm) -> tuple[torch.Tensor, Any]:
+    def worker(comm: Comm) -> tuple[torch.Tensor, Any, Any]:
         body = Fed(plan, comm.rank, shapes, list(gradients[comm.rank]))
         w = Worker(comm, body)
         method.worker(w)
-        return torch.stack(body.directions), w.state
+        return torch.stack(body.directions), w.state, body.logged
 
     world = World(cluster(size))
-    directions, states = zip(*world.run(worker), strict=True)
-    return FedResult(list(directions), list(states), world)
+    directions, states, logged = zip(*world.run(worker), strict=True)
+    return FedResult(list(directions), list(states), list(logged), world)
 
 
 @pytest.fixture
 def feed_method() -> Callable[..., FedResult]:
     return feed
+
+
+@pytest.fixture
+def fed() -> tuple[type[Fed], Callable[..., Cluster]]:
+    """For tests that make their own world."""
+    return Fed, cluster

@@ -8,8 +8,10 @@ import torch
 from thinwire.errors import InputError, WorkerFailedError
 from thinwire.methods import (
     ASGD,
+    LAGS,
     METHODS,
     SSGD,
+    WFBP,
     Alone,
     GTopK,
     LocalSGD,
@@ -73,6 +75,9 @@ LOSSLESS = [
     GTopK(density=1.0),
     GTopK(density=1.0, losses="kept"),
     LocalSGD(every=1),
+    WFBP(),
+    WFBP(groups="merged"),
+    LAGS(density=1.0),
 ]
 
 
@@ -96,7 +101,7 @@ def test_one_worker_is_plain_single_process_training(run_method):
 @pytest.mark.parametrize("shares", [(6, 2), (1, 7), (3, 4, 9)])
 def test_uneven_batches_are_weighted_by_their_samples(run_method, shares):
     even = alone_reference(1, 6, batch=sum(shares))
-    for method in (SSGD(), TopK(density=1.0), GTopK(density=1.0)):
+    for method in (SSGD(), TopK(density=1.0), GTopK(density=1.0), WFBP(), LAGS(density=1.0)):
         params = run_method(method, len(shares), shares=shares, steps=6).params[0]
         torch.testing.assert_close(params, even, rtol=1e-5, atol=1e-6)
 
@@ -187,6 +192,14 @@ def load_exploding():
         ("topk", {"density": "nan"}, "density"),
         ("ssgd", {"accumulate": 0}, "at least 1"),
         ("localsgd", {"every": 0}, "at least 1"),
+        ("wfbp", {"groups": "layer"}, "groups|Invalid enum"),
+        ("wfbp", {"groups": "buckets", "bucket_bytes": 0}, "bucket_bytes = 0"),
+        ("wfbp", {"bucket_bytes": 9}, "bucket_bytes = 9 has no effect"),
+        ("wfbp", {"groups": "one", "at_once": 1}, "at_once = 1 has no effect"),
+        ("wfbp", {"at_once": -1}, "at_once = -1"),
+        ("lags", {"density": 1.5}, "density"),
+        ("lags", {"merge": -1}, "merge = -1"),
+        ("lags", {"delta_every": -1}, "delta_every = -1"),
         ("localsgd", {"pace": "fast"}, "pace|Invalid enum"),
         ("nowhere:Method", {}, "nowhere"),
         ("thinwire.methods:Paper", {}, "Method"),

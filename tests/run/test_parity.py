@@ -54,6 +54,11 @@ CASES = [
     Case("powersgd", {"rank": 1, "dense_below": 64}, DropoutMoons, "by_speed"),
     Case("qsgd", {}),
     Case("qsgd", {"bits": 8, "bucket": 100, "errors": "kept"}, DropoutMoons, "by_speed"),
+    Case("wfbp", {}),
+    Case("wfbp", {"groups": "buckets", "bucket_bytes": 300, "at_once": 2}, DropoutMoons),
+    Case("wfbp", {"groups": "one"}, Moons, "by_speed"),
+    Case("lags", {"density": 0.05, "dense_below": 33}),
+    Case("lags", {"density": 0.05, "dense_below": 0, "merge": 0}, DropoutMoons, "by_speed"),
     Case("localsgd", {"every": 3, "pace": "equal"}),
     Case("localsgd", {"every": 3, "pace": "speed"}, DropoutMoons),
 ]

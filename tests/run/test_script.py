@@ -45,13 +45,16 @@ for name, settings in CASES:
         torch.nn.Dropout(0.2), torch.nn.Linear(24, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    model, optimizer = tw.distribute(model, optimizer, method=name, **settings)
+    overlapped = name in ("wfbp", "lags")  # these send during backward, before any clipping
+    more = {"accumulate": 2} if overlapped else {}
+    model, optimizer = tw.distribute(model, optimizer, method=name, **settings, **more)
     for step in range(7 - tw.rank()):  # of unequal length
         optimizer.zero_grad()
         for part in range(2):
             x = torch.randn(5, 1, 8)
             (torch.nn.functional.cross_entropy(model(x), x[:, 0, :3].argmax(1)) / 2).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not overlapped:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
     tw.finish()
@@ -167,7 +170,7 @@ def results(folder: Path, size: int, *command: str | Path) -> list[str]:
 
 
 def cases() -> list[tuple[str, dict[str, object]]]:
-    more = [("ssgd", {"accumulate": 3}), ("localsgd", {"every": 3})]
+    more = [("ssgd", {"accumulate": 3}), ("localsgd", {"every": 3}), ("lags", {"dense_below": 10})]
     names = [n for n, cls in METHODS.items() if cls.traits.synchronous and n != "alone"]
     return [*((name, {}) for name in names), *more]
 
@@ -223,6 +226,10 @@ TIMED: dict[str, tuple[str, dict[str, object]]] = {
     "topk": ("topk", {"density": 0.02}),
     "gtopk": ("gtopk", {"density": 0.02}),
     "localsgd": ("localsgd", {"every": 4}),
+    "wfbp": ("wfbp", {}),
+    "wfbp-by-time": ("wfbp", {"groups": "optimal"}),
+    "lags": ("lags", {"density": 0.02}),
+    "lags-by-time": ("lags", {"density": 0.02, "adaptive": True, "delta_every": 3}),
 }
 
 

@@ -19,6 +19,7 @@ from thinwire.errors import InputError, NonFiniteError
 from thinwire.fibers import pause
 from thinwire.flat import Flat, Layer
 from thinwire.loop._journal import Journal
+from thinwire.loop._overlap import Overlap
 from thinwire.wire.base import Comm
 from thinwire.worker import Batch, Plan, step_work
 
@@ -41,6 +42,7 @@ class LoopBody:
         plan: how much there is to do; its length becomes known at the end.
         comm: for error messages.
         step: the optimizer's own step.
+        overlap: gives gradients away during backward; None where the method works at the step.
 
     Attributes:
         wants: what the program is paused for: BATCH, GRADIENT, or None while it runs.
@@ -49,10 +51,18 @@ class LoopBody:
             still in store, but no step along zero, which momentum would turn into a real one.
     """
 
-    def __init__(self, flat: Flat, plan: Plan, comm: Comm, step: Callable[[], Any]):
+    def __init__(
+        self,
+        flat: Flat,
+        plan: Plan,
+        comm: Comm,
+        step: Callable[[], Any],
+        overlap: Overlap | None = None,
+    ):
         self.flat = flat
         self.plan = plan
         self.comm = comm
+        self.overlap = overlap
         self.wants: str | None = None
         self.in_vain = False
         self.journal: Journal | None = None
@@ -102,8 +112,9 @@ class LoopBody:
     ) -> torch.Tensor:
         """The gradient (P,) that the loop has accumulated when it calls the optimizer.
 
-        The callbacks come all at once, before the forward pass and after the backward passes, so
-        that accumulation and clipping stay the loop's own: nothing overlaps.
+        With a method that works at the step the callbacks come all at once, before the forward pass
+        and after the backward passes, so that accumulation and clipping stay the loop's own. With
+        one that sends during backward, `on_layer` comes as each gradient is complete.
 
         Raises:
             NonFiniteError: it is NaN or infinite somewhere. A world of one is spared the look, for
@@ -112,6 +123,11 @@ class LoopBody:
         if before_layer is not None:
             for index in range(len(self.layers)):
                 before_layer(index)
+        if self.overlap is not None:
+            self.overlap.arm(on_layer)
+            self._paused_for(GRADIENT)
+            self.overlap.complete()
+            return self.flat.grad_P
         self._paused_for(GRADIENT)
         bad = None if self.comm.size == 1 else self.flat.non_finite_layer()
         if bad is not None:

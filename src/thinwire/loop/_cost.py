@@ -15,46 +15,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from thinwire.fibers import inside_backward
+from thinwire.loop._overlap import Overlap
+from thinwire.operations import FlopCount, Inputs
 from thinwire.wire.base import Work
 from thinwire.wire.virtual.remote import RemoteComm
 
-__all__ = ["FlopCount", "ForwardCost"]
-
-
-class FlopCount(TorchDispatchMode):
-    """Counts, while active, the operations of matrix products, convolutions and attention.
-
-    Attributes:
-        total: two for each multiply-add.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        from torch.utils.flop_counter import flop_registry
-
-        self.total = 0
-        aten = torch.ops.aten
-        self._formulas = {
-            **flop_registry,
-            aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
-                aten._scaled_dot_product_flash_attention
-            ],
-        }
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run an operation and add what it costs."""
-        given = kwargs or {}
-        out = func(*args, **given)
-        formula = self._formulas.get(func._overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **given, out_val=out)
-        return out
+__all__ = ["ForwardCost"]
 
 
 class ForwardCost:
@@ -62,10 +31,12 @@ class ForwardCost:
 
     Args:
         comm: of the rank.
+        overlap: takes the backward passes whose time passes layer by layer.
     """
 
-    def __init__(self, comm: RemoteComm):
+    def __init__(self, comm: RemoteComm, overlap: Overlap | None):
         self._comm = comm
+        self._overlap = overlap
         self._known: dict[Any, float] = {}
         self._count: FlopCount | None = None
         self._key: Any = None
@@ -88,6 +59,8 @@ class ForwardCost:
         if not (model.training and torch.is_grad_enabled()) or inside_backward():
             return
         self._key = tuple(_shape(leaf) for leaf in tree_leaves((args, kwargs)))
+        if self._overlap is not None and self._overlap.inputs is None:
+            self._overlap.inputs = Inputs.of(args, kwargs)
         flops = self._known.get(self._key)
         if flops is not None:
             self._comm.announce(Work(flops=flops))
@@ -113,7 +86,11 @@ class ForwardCost:
         work = Work(flops=2 * self._known[self._key])
         leaf = next((t for t in tree_leaves(out) if _has_gradient(t)), None)
         if leaf is not None:
-            leaf.register_hook(lambda _: self._comm.announce(work))
+            leaf.register_hook(lambda _: self._backward(work))
+
+    def _backward(self, work: Work) -> None:
+        if self._overlap is None or not self._overlap.charge(work):
+            self._comm.announce(work)
 
 
 def _shape(leaf: Any) -> Any:

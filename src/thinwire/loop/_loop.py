@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from thinwire.loop._agree import AbstractEnds, adopt, check_digests, settings_of
 from thinwire.loop._body import BATCH, GRADIENT, LoopBody, ServedBody
 from thinwire.loop._cost import ForwardCost
 from thinwire.loop._journal import Journal, Values
+from thinwire.loop._overlap import overlap_of
 from thinwire.loop._refuse import optimized
 from thinwire.loop._talk import LoopComm, talk_over
 from thinwire.methods import Method
@@ -50,6 +51,7 @@ class Loop:
         flat: the parameters in both.
         comm: this rank's endpoint.
         seed: of the method's generators.
+        accumulate: backward passes before each step, for a method that sends during the last.
 
     Attributes:
         closed: whether the model and the optimizer are ordinary again.
@@ -66,6 +68,7 @@ class Loop:
         flat: Flat,
         comm: LoopComm,
         seed: int,
+        accumulate: int = 1,
     ):
         self.method = method
         self.model = model
@@ -77,6 +80,7 @@ class Loop:
         self.journal: Journal | None = None
         self.servers: list[Meter] = []
         self._attached = False
+        self._unwatch: Callable[[], None] | None = None
         self._error: BaseException | None = None
         self._steps = 0
         self._num_groups = len(optimizer.param_groups)
@@ -93,12 +97,13 @@ class Loop:
             seed=seed,
             evaluate_at="call",
         )
-        self._body = LoopBody(flat, self._plan, comm, self._plain_step)
+        self._overlap = overlap_of(method, model, flat, comm, accumulate)
+        self._body = LoopBody(flat, self._plan, comm, self._plain_step, self._overlap)
         self._worker = Worker(comm, self._body)
         self._compared = False
         self._fiber = Fiber(self._program)
         self._ends: AbstractEnds | None = None
-        self._cost = ForwardCost(comm) if isinstance(comm, RemoteComm) else None
+        self._cost = ForwardCost(comm, self._overlap) if isinstance(comm, RemoteComm) else None
 
     def _program(self) -> None:
         self.method.worker(self._worker)
@@ -153,6 +158,8 @@ class Loop:
             if self.closed:
                 self._plain_zero_grad(set_to_none)
             else:
+                if self._overlap is not None:
+                    self._overlap.refuse_given("zero_grad() was called")
                 self.flat.clear_grad()
 
         # A learning-rate scheduler wraps `step` by its __func__, and marks what it has wrapped.
@@ -166,6 +173,8 @@ class Loop:
         self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
         if self._cost is not None:
             self._cost.attach(self.model)
+        if self._overlap is not None:
+            self._unwatch = self._overlap.watch(self._on_ready)
         if self.comm.size > 1:
             # GradScaler then calls `step` also where it would skip it, which would leave the other
             # ranks waiting.
@@ -189,6 +198,17 @@ class Loop:
         ):
             self._resume(True)
 
+    def _on_ready(self, layer: int) -> None:
+        """A backward pass has added to a gradient; called inside it."""
+        assert self._overlap is not None
+        if self._error is not None:
+            raise self._not_running()
+        try:
+            self._overlap.ready(layer)
+        except BaseException as error:
+            self._error = error
+            raise
+
     def on_step(self, closure: Any) -> Any:
         """What `optimizer.step()` does now.
 
@@ -206,6 +226,8 @@ class Loop:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._overlap is not None:
+            self._overlap.take_back()
         self.flat.collect_grad()
         self._take_step()
         self.optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -213,7 +235,7 @@ class Loop:
 
     def _check(self) -> None:
         """What may have changed since `begin`."""
-        if self._body.wants is None:
+        if self._body.wants is None or self._error is not None:
             raise self._not_running()
         if not self.flat.attached:
             raise InputError(
@@ -341,6 +363,8 @@ class Loop:
         self.close(None)
 
     def _run_out(self) -> None:
+        if self._overlap is not None:
+            self._overlap.end()
         if self.comm.size > 1 and not self._compared:
             self.talk.compare_settings(self.optimizer)
         if self._ends is not None:
@@ -357,7 +381,7 @@ class Loop:
                 f"the program of {type(self.method).__name__} goes on asking for batches after "
                 "their end; end it when batches() gives none, or at w.plan.steps"
             )
-        if self._ends is not None and _claims_equality(self.method):
+        if self._ends is not None and self.method.traits.agree:
             check_digests(self.talk.share(digest(self.flat.params_P), "digest"))
 
     def _follow(self, ends: AbstractEnds) -> None:
@@ -402,6 +426,8 @@ class Loop:
 
     def _detach(self) -> None:
         self._forward_hook.remove()
+        if self._unwatch is not None:
+            self._unwatch()
         if self._cost is not None:
             self._cost.detach()
         own, attributes = self.optimizer, self.optimizer.__dict__
@@ -417,8 +443,3 @@ class Loop:
         attributes.pop(_SCALED, None)
         if self._plain_scaled is not None:
             attributes[_SCALED] = self._plain_scaled
-
-
-def _claims_equality(method: Method) -> bool:
-    """Whether replicas are said to end equal; a method that states no traits says nothing."""
-    return method.traits.agree

@@ -24,7 +24,7 @@ from thinwire.loop._loop import Loop
 from thinwire.loop._refuse import check, check_free, check_method, optimized
 from thinwire.loop._talk import LoopComm
 from thinwire.loop.ddp import close_hooks
-from thinwire.methods import Method, build_method
+from thinwire.methods import Method, build_method, load_method
 from thinwire.methods.fit import check_optimizer
 from thinwire.wire.rendezvous import place_from_environment
 from thinwire.wire.sockets import connect
@@ -120,7 +120,8 @@ def distribute(
         progress: whether rank 0 tells on the error stream, every few seconds, how far and how fast
             the training is; by default where that is a terminal, or as THINWIRE_PROGRESS says.
         log_every: steps between lines of the record, and between scalars; at least 1.
-        settings: of the method.
+        settings: of the method. For one that sends during backward (wfbp, lags), `accumulate` is
+            how many backward passes come before each step, by default 1: it sends in the last.
 
     Returns:
         The same model and optimizer.
@@ -131,17 +132,19 @@ def distribute(
     """
     wanted = asked(record, tensorboard, progress, log_every)
     check(model, optimizer)
-    chosen = _method(method, settings)
+    chosen, accumulate = _method(method, settings)
     check_method(chosen, size())
     for group in optimizer.param_groups:
         check_optimizer(chosen, type(optimizer).__name__, group.get("momentum", 0.0))
     check_free(model, optimizer, [p for loop in _open for p in loop.flat.params])
     flat = Flat(model, optimized(optimizer))
     expected = _expected(chosen, name, seed, optimizer, flat)
+    if chosen.traits.kind == "overlapped":
+        expected["accumulate"] = str(accumulate)
     if wanted.record is not None:
         expected["record"] = "yes"  # all ranks report at the end, or none
     comm = _communicator(chosen, flat, expected, deadline, warn_after, interface)
-    loop = Loop(chosen, model, optimizer, flat, comm, seed)
+    loop = Loop(chosen, model, optimizer, flat, comm, seed, accumulate)
     try:
         loop.begin()
         _tell(loop, wanted, name, seed, method, settings)
@@ -183,15 +186,23 @@ def _tell(
     book.start()
 
 
-def _method(method: str | Method, settings: Mapping[str, Any]) -> Method:
+def _method(method: str | Method, settings: Mapping[str, Any]) -> tuple[Method, int]:
+    """The method, and the backward passes before each step where it must know them."""
+    cls = load_method(method) if isinstance(method, str) else type(method)
+    passes = 1
+    if cls.traits.kind == "overlapped" and "accumulate" not in cls.__dataclass_fields__:
+        settings = dict(settings)
+        passes = settings.pop("accumulate", 1)
+        if not isinstance(passes, int) or passes < 1:
+            raise InputError(f"accumulate = {passes!r}: a number of backward passes, at least 1")
     if isinstance(method, str):
-        return build_method(method, settings)
+        return build_method(method, settings), passes
     if settings:
         raise InputError(
             f"{', '.join(settings)}: settings go with a method's name; a {type(method).__name__} "
             "has its own"
         )
-    return method
+    return method, passes
 
 
 def _expected(

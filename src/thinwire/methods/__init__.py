@@ -5,6 +5,7 @@ from thinwire.methods.asgd import ASGD
 from thinwire.methods.base import Method, Paper, Traits
 from thinwire.methods.dgc import DGC
 from thinwire.methods.gtopk import GTopK
+from thinwire.methods.lags import LAGS
 from thinwire.methods.localsgd import LocalSGD
 from thinwire.methods.oktopk import OkTopk
 from thinwire.methods.powersgd import PowerSGD
@@ -12,13 +13,16 @@ from thinwire.methods.qsgd import QSGD
 from thinwire.methods.ssgd import SSGD
 from thinwire.methods.table import METHODS, build_method, load_method
 from thinwire.methods.topk import TopK
+from thinwire.methods.wfbp import WFBP
 
 __all__ = [
     "ASGD",
     "DGC",
+    "LAGS",
     "METHODS",
     "QSGD",
     "SSGD",
+    "WFBP",
     "Alone",
     "GTopK",
     "LocalSGD",

@@ -18,12 +18,14 @@ from thinwire.methods.asgd import ASGD
 from thinwire.methods.base import Method
 from thinwire.methods.dgc import DGC
 from thinwire.methods.gtopk import GTopK
+from thinwire.methods.lags import LAGS
 from thinwire.methods.localsgd import LocalSGD
 from thinwire.methods.oktopk import OkTopk
 from thinwire.methods.powersgd import PowerSGD
 from thinwire.methods.qsgd import QSGD
 from thinwire.methods.ssgd import SSGD
 from thinwire.methods.topk import TopK
+from thinwire.methods.wfbp import WFBP
 
 __all__ = ["METHODS", "build_method", "convert_settings", "load_method"]
 
@@ -34,12 +36,14 @@ METHODS: dict[str, type[Method]] = {
     "asgd": ASGD,
     "dgc": DGC,
     "gtopk": GTopK,
+    "lags": LAGS,
     "localsgd": LocalSGD,
     "oktopk": OkTopk,
     "powersgd": PowerSGD,
     "qsgd": QSGD,
     "ssgd": SSGD,
     "topk": TopK,
+    "wfbp": WFBP,
 }
 
 
