@@ -1,6 +1,7 @@
 """Who is named when a process dies, fails, stalls or leaves."""
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -212,6 +213,29 @@ def stalled(rank, size):
 def test_a_stall_is_announced_before_its_deadline():
     line = run_processes(stalled, 2)[0][0]
     assert "rank 0 has waited 0 s for rank 1 (tag 'slow', step 9). Missing: rank 1 (pid " in line
+
+
+def listening(rank, size):
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("thinwire.wire").addHandler(handler)
+    with connect(warn_after=0.05) as comm:
+        if rank == 0:
+            heard = comm.start(lambda c: c.wait(ANY, "end", math.inf).src, "listener")
+            with pytest.raises(DeadlineError):
+                comm.wait(1, "nothing", 0.4)
+            comm.post(1, packet())
+            return heard.wait(), lines
+        comm.wait(0)
+        comm.start(lambda c: c.post(0, packet(), "end"), "listener").wait()
+
+
+def test_who_listens_to_anyone_without_end_is_not_stalled():
+    heard, lines = run_processes(listening, 2)[0]
+    assert heard == 1
+    assert lines
+    assert all("for rank 1 (tag 'nothing'" in line for line in lines), lines
 
 
 def stopped(rank, size):

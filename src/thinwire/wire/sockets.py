@@ -206,7 +206,8 @@ class SocketComm(Comm):
         self, waiter: Waiter, key: bytes, tag: Tag, began: float, deadline: float | None
     ) -> Arrival:
         limit = self._run.deadline if deadline is None else deadline
-        warn_at = began + self._run.warn_after
+        listens = limit == math.inf and waiter.src == ANY  # it isn't kept from anything
+        warn_at = math.inf if listens else began + self._run.warn_after
         run, program = self._run, waiter.fiber is None
         while True:
             until = min(began + limit, warn_at)

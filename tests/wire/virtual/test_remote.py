@@ -36,7 +36,7 @@ from thinwire.wire.virtual.remote import RemoteComm, Session
 def cluster(size: int, jitter: float = 0.05) -> Cluster:
     nodes = tuple(
         Node(name=f"n{i}", flops=(3.1 + i) * 1e9, memory_rate=8e9, egress=1e7, ingress=1e7,
-             jitter=jitter)
+             jitter=jitter, kernel_rates={"select": 3e9})
         for i in range(size)
     )  # fmt: skip
     return Cluster(name="test", nodes=nodes, default_latency=0.0003)
@@ -126,6 +126,7 @@ def mixed(comm: Comm) -> Any:
         comm.step = step
         comm.spend(Work(flops=1e6 * (1 + comm.rank)))
         comm.spend(Work(memory_bytes=5e5))
+        comm.spend(Work(memory_bytes=3e5, kind="select"))
         task = comm.start(lambda c, x=total: collectives.all_reduce(c, x.clone()), f"t{step}")
         comm.spend(Work(flops=2e6))
         total = collectives.all_reduce(comm, total) / comm.size + task.wait() / 100
