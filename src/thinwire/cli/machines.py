@@ -1,4 +1,4 @@
-"""The verbs for machines: doctor, launch."""
+"""The verbs for machines: doctor, probe, launch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     app.command(rich_help_panel=PANEL)(doctor)
+    app.command(rich_help_panel=PANEL)(probe)
     app.command(cls=_LaunchCommand, rich_help_panel=PANEL)(launch)
 
 
@@ -89,6 +90,113 @@ def doctor(
             doctors.write_json(examination, json_)
         code = examination.exit_code
     if doctors.stuck():  # something that hangs would keep the process from ending
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def probe(
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FILE", help="Where the cluster is written."),
+    ] = Path("cluster.toml"),
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Whose training step is timed: a name that `thinwire model` knows (resnet50, "
+            "bert-base, ...), or module:function that returns a torch module, or a module and its "
+            "inputs."
+        ),
+    ] = "resnet20",
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step, on each machine.")] = 32,
+    threads: Annotated[
+        int,
+        typer.Option(min=0, help="Of each process; 0 shares a machine's cores, as `run` does."),
+    ] = 0,
+    processes: Annotated[
+        int, typer.Option(min=0, max=64, help="Start this many processes on this machine.")
+    ] = 0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=60.0, help="Of each stream between two machines, in each direction."
+        ),
+    ] = 1.0,
+    interface: Annotated[
+        str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
+    ] = "",
+    deadline: Annotated[
+        float, typer.Option(min=1.0, help="Seconds for which absent ranks are waited for.")
+    ] = 60.0,
+    name: Annotated[str, typer.Option(help="Of the cluster.")] = "measured",
+    layers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where layer times are written; default: FILE.layers.toml."
+        ),
+    ] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there too.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+) -> int:
+    """Measure this machine, or all machines of a run, and write them down as a cluster.
+
+    The machines should do nothing else meanwhile. One alone has no wire to measure:
+
+        thinwire probe -o mine.toml --model resnet50 --batch 16
+
+        thinwire probe -o two.toml --processes 2
+
+    On several hosts start it on each, as a run is started; rank 0 writes the files:
+
+        torchrun --nnodes 2 --node-rank 0 --master-addr 192.168.1.10 -m thinwire probe -o lab.toml
+
+        thinwire launch --ssh hosts.toml -m thinwire probe -o lab.toml
+
+    Then ask what would pay on them:
+
+        thinwire plan --cluster lab.toml --model resnet50
+
+        thinwire compare --cluster lab.toml
+
+    It takes about 20 seconds, and 5 more for each pair. Each value in the file says how it was
+    measured, how it spread, and what could not be seen. What was measured stays in the file if a
+    host dies or at Ctrl-C.
+
+    Exit codes: 0 all was measured, 1 something could not be (the rest is written), 2 bad input.
+    """
+    from thinwire.run import doctor as doctors
+    from thinwire.run import probe as probes
+    from thinwire.run.probe.wires import WireLimits
+
+    if processes:
+        if "RANK" in os.environ:
+            raise InputError("--processes has no effect in a process that torchrun has started")
+        if processes > 1:
+            words = _without_processes(sys.argv[1:])
+            return doctors.start_processes(processes, words, farewell=20.0)
+    files = probes.Files(
+        cluster=out, layers=layers or probes.layers_beside(out), json=json_, name=name
+    )
+    request = probes.Request(
+        model=model,
+        batch=batch,
+        threads=threads,
+        interface=interface or None,
+        deadline=deadline,
+        wire=WireLimits(stream=seconds),
+        crowd=max(3.0, 2 * seconds),
+        refusal=probes.refusal_of(files, force),
+    )
+    interrupted = False
+    try:
+        code = probes.probe(request, files)
+    except KeyboardInterrupt:
+        interrupted, code = True, 130
+        print("interrupted", file=sys.stderr, flush=True)
+    # A step in a thread cannot be interrupted, and torch aborts when Python ends around it.
+    if interrupted or doctors.stuck():  # something that hangs would keep the process from ending
         sys.stdout.flush()
         os._exit(code)
     return code

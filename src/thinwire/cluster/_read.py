@@ -18,6 +18,7 @@ from thinwire.cluster._table import Source, Table, number_of, text_of, whole_of
 from thinwire.cluster.spec import Cluster, Link, Node, Site
 from thinwire.cluster.trace import Trace
 from thinwire.errors import InputError
+from thinwire.passes import KERNELS
 from thinwire.units import parse_compute, parse_power, parse_rate, parse_time
 
 __all__ = ["SCHEMA", "cluster_from_toml", "syntax_line"]
@@ -52,7 +53,7 @@ _NODE_READERS: dict[str, Callable[[Any], Any]] = {
     "power_network": parse_power,
 }
 _TRACES = ("speed", "egress_scale", "ingress_scale")
-_DEFAULT_KEYS = (*_NODE_READERS, "link", "inner", *_TRACES)
+_DEFAULT_KEYS = (*_NODE_READERS, "kernel_rates", "link", "inner", *_TRACES)
 _NODE_KEYS = ("name", "count", *_DEFAULT_KEYS)
 _TOP_KEYS = (
     "schema",
@@ -228,6 +229,9 @@ def _node(table: Table, name: str) -> Node:
     for key in _TRACES:
         if (trace := table.table(key)) is not None:
             fields[key] = _trace(trace)
+    if (kernels := table.table("kernel_rates")) is not None:
+        kernels.only(tuple(KERNELS), "kernel_rates")
+        fields["kernel_rates"] = {key: kernels.get(key, parse_rate, 0.0) for key in kernels.items}
     if (inner := table.table("inner")) is not None:
         fields["inner"] = _inner(inner)
     return table.build(Node, {}, name=name, **fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
@@ -87,10 +87,13 @@ def _runs(cluster: Cluster) -> Iterator[tuple[str, int, Node]]:
 def _node_lines(node: Node) -> Iterator[str]:
     for field in dataclasses.fields(Node):
         key, value = field.name, getattr(node, field.name)
-        if key == "name" or (key in _NODE_DEFAULTS and value == _NODE_DEFAULTS[key]):
+        if key == "name" or value == {} or (key in _NODE_DEFAULTS and value == _NODE_DEFAULTS[key]):
             continue
         if isinstance(value, Trace):
             yield f"{key} = {_trace(value)}"
+        elif isinstance(value, Mapping):
+            rates = (f"{kind} = {_quantity(rate, 'byte_rate')}" for kind, rate in value.items())
+            yield f"{key} = {{ {', '.join(rates)} }}"
         elif isinstance(value, Link):
             yield f"{key} = {{ {', '.join(_link_fields(value))} }}"
         elif key in _QUANTITIES:

@@ -13,6 +13,7 @@ from functools import cached_property
 from thinwire.cluster._fields import FieldError, check_name, check_number, check_whole
 from thinwire.cluster.trace import Trace
 from thinwire.errors import InputError, nearest
+from thinwire.passes import KERNELS
 
 __all__ = ["Cluster", "Link", "Node", "Site"]
 
@@ -65,6 +66,8 @@ class Node:
         name: unique in the cluster.
         flops: effective FLOP/s of one device on training kernels: what it reaches, not its peak.
         memory_rate: bytes per second that memory-bound kernels read and write together.
+        kernel_rates: the same of single kinds of such work, by a key of `passes.KERNELS`, where it
+            was measured and differs from `memory_rate`.
         egress: bytes per second that the machine can send.
         ingress: bytes per second that it can receive at the same time.
         devices: number of devices that share the replica's work.
@@ -86,6 +89,7 @@ class Node:
     memory_rate: float
     egress: float
     ingress: float
+    kernel_rates: Mapping[str, float] = field(default_factory=dict)
     devices: int = 1
     inner: Link | None = None
     slowdown: float = 1.0
@@ -103,6 +107,7 @@ class Node:
         check_number("flops", self.flops, "FLOP/s", above=0.0)
         for key in ("memory_rate", "egress", "ingress"):
             check_number(key, getattr(self, key), "bytes per second", above=0.0)
+        self._check_kernels()
         check_whole("devices", self.devices, "devices of the node")
         check_number("slowdown", self.slowdown, "2 is half as fast", at_least=1.0)
         check_number("jitter", self.jitter, "relative standard deviation", below=1.0)
@@ -112,6 +117,17 @@ class Node:
             )
         self._check_traces()
         self._check_power()
+
+    def _check_kernels(self) -> None:
+        for kind, rate in self.kernel_rates.items():
+            if kind not in KERNELS:
+                raise FieldError(
+                    ("kernel_rates",), f"kernel_rates: {kind!r}: {nearest(kind, KERNELS)}"
+                )
+            try:
+                check_number(kind, rate, "bytes per second", above=0.0)
+            except FieldError as error:
+                raise FieldError(("kernel_rates",), f"kernel_rates: {error}") from None
 
     def _check_traces(self) -> None:
         for key in ("speed", "egress_scale", "ingress_scale"):
@@ -147,6 +163,10 @@ class Node:
     def rate(self) -> float:
         """FLOP/s of the whole node at its nominal speed: flops * devices / slowdown."""
         return self.flops * self.devices / self.slowdown
+
+    def passes(self, kind: str) -> float:
+        """By how much a byte of this kind of work counts for more than one at `memory_rate`."""
+        return self.memory_rate / self.kernel_rates.get(kind, self.memory_rate)
 
 
 _POWER = ("power_idle", "power_busy", "power_network")

@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -23,7 +23,11 @@ from thinwire.models.published import PUBLISHED
 from thinwire.models.vgg_cifar import vgg16_cifar
 from thinwire.tasks.models import ResNet20
 
-__all__ = ["Sizes", "Subject", "subject_of"]
+__all__ = ["Make", "Sizes", "Subject", "runnable", "subject_of"]
+
+
+Make: TypeAlias = Callable[[Callable[[], Any]], Any]
+"""How a model is built: on the meta device, or with data."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def subject_of(model: str | nn.Module, sizes: Sizes, inputs: Any = None) -> Subj
         name = type(model).__name__
         return _with_inputs(name, model, sizes, inputs, f"module {name}")
     if ":" in model:
-        made, given = _call(model, sizes.batch)
+        made, given = _call(model, sizes.batch, _on_meta)
         if given is not None:
             _refuse_sizes(sizes)
         inputs = given if inputs is None else inputs
@@ -84,10 +88,51 @@ def subject_of(model: str | nn.Module, sizes: Sizes, inputs: Any = None) -> Subj
     own = _OWN.get(name)
     if own is not None:
         return _with_inputs(name, _on_meta(own[0]), own[1](sizes), inputs, own[2])
-    made, image = _torchvision(name)
+    made, image = _torchvision(name, _on_meta)
     if sizes.image is None:
         sizes = Sizes(sizes.batch, sizes.sequence, image)
     return _with_inputs(name, made, sizes, inputs, "torchvision model")
+
+
+def runnable(model: str, sizes: Sizes) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The model of that name with data, drawn from torch's global seed, and inputs to call it with.
+
+    Inputs that thinwire makes are random: normal numbers, and whole ones below the rows of the
+    model's first embedding (2 without one).
+
+    Args:
+        model: a name, or "module:function", as in `subject_of`.
+        sizes: of the inputs, where they are made here.
+
+    Returns:
+        The model in training mode, and the positional and named arguments of a call.
+
+    Raises:
+        InputError: as `subject_of`.
+    """
+    subject = subject_of(model, sizes)
+    name, given = model.strip().lower().replace("_", "-"), None
+    if ":" in model:
+        made, given = _call(model, sizes.batch, lambda make: make())
+    elif name in _OWN:
+        made = _OWN[name][0]()
+    else:
+        made, _ = _torchvision(name, lambda make: make())
+    if given is not None:
+        kwargs = dict(given) if isinstance(given, Mapping) else {}
+        args = () if kwargs else given if isinstance(given, tuple) else (given,)
+        return made.train(), args, kwargs
+    rows = [m.num_embeddings for m in made.modules() if isinstance(m, nn.Embedding)]
+    args, kwargs = _pytree.tree_map_only(
+        torch.Tensor, lambda x: _drawn(x, next(iter(rows), 2)), (subject.args, subject.kwargs)
+    )
+    return made.train(), args, kwargs
+
+
+def _drawn(like: torch.Tensor, below: int) -> torch.Tensor:
+    if like.dtype.is_floating_point:
+        return torch.randn(like.shape, dtype=like.dtype)
+    return torch.randint(below, like.shape, dtype=like.dtype)
 
 
 def _refuse_sizes(sizes: Sizes) -> None:
@@ -126,7 +171,7 @@ def _on_meta(make: Callable[[], Any]) -> Any:
             return make()
 
 
-def _torchvision(name: str) -> tuple[nn.Module, int]:
+def _torchvision(name: str, make: Make) -> tuple[nn.Module, int]:
     """A torchvision classifier or segmenter, and the image size of its published weights."""
     try:
         models: Any = importlib.import_module("torchvision.models")
@@ -154,7 +199,7 @@ def _torchvision(name: str) -> tuple[nn.Module, int]:
     settings = {"weights": None}
     if "weights_backbone" in inspect.signature(builder).parameters:
         settings["weights_backbone"] = None  # or it would be downloaded
-    made = _on_meta(lambda: builder(**settings))
+    made = make(lambda: builder(**settings))
     image = getattr(made, "image_size", None)
     if image is None:
         given = next(iter(models.get_model_weights(known))).transforms.keywords
@@ -162,7 +207,7 @@ def _torchvision(name: str) -> tuple[nn.Module, int]:
     return made, image if isinstance(image, int) else image[0]
 
 
-def _call(spec: str, batch: int) -> tuple[nn.Module, Any]:
+def _call(spec: str, batch: int, build: Make) -> tuple[nn.Module, Any]:
     """What `module:function` makes: a model, or a model and its inputs."""
     module_name, _, name = spec.partition(":")
     try:
@@ -179,7 +224,7 @@ def _call(spec: str, batch: int) -> tuple[nn.Module, Any]:
         raise InputError(f"model = {spec!r}: module {module_name} has no function {name!r}")
     try:
         given = {"batch": batch} if "batch" in inspect.signature(make).parameters else {}
-        made = _on_meta(lambda: make(**given))
+        made = build(lambda: make(**given))
     except Exception as error:
         raise InputError(
             f"model = {spec!r}: calling {name} raised {type(error).__name__}: {error}"

@@ -60,7 +60,11 @@ def in_time(do: Callable[[], T], seconds: float) -> T:
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(seconds)
+    try:
+        thread.join(seconds)
+    except KeyboardInterrupt:
+        _given_up.append(thread)
+        raise
     if not outcome:
         _given_up.append(thread)
         raise TimeoutError(f"no answer within {seconds:g} s")

@@ -1,7 +1,8 @@
-"""Several processes of the doctor on this machine, without a launcher."""
+"""Several processes of the doctor, or of the probe, on this machine, without a launcher."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -16,12 +17,13 @@ __all__ = ["start_processes"]
 _SETTLE = 5.0
 
 
-def start_processes(count: int, arguments: Sequence[str]) -> int:
+def start_processes(count: int, arguments: Sequence[str], farewell: float = 0.0) -> int:
     """Run `thinwire` with these arguments in `count` processes; the exit code of rank 0.
 
     Args:
         count: 2 or more.
         arguments: of the command line, from the verb on, without the number of processes.
+        farewell: seconds that rank 0 has, when this process is interrupted, to keep what it has.
     """
     environment = {
         **os.environ,
@@ -46,6 +48,12 @@ def start_processes(count: int, arguments: Sequence[str]) -> int:
             except subprocess.TimeoutExpired:
                 break
         return code if code >= 0 else 1
+    except KeyboardInterrupt:
+        if farewell and children:
+            children[0].terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                children[0].wait(farewell)
+        raise
     finally:
         for child in children:
             if child.poll() is None:

@@ -1,0 +1,203 @@
+"""Sockets of a probe: who may call, streams that fill a wire, and what a receiver sees of one.
+
+A stream goes on until its receiver has seen enough and resets the connection: what is still queued
+on a slow wire is thrown away and not waited for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from thinwire.run.doctor.pairs import Target
+from thinwire.run.probe.report import Flow
+from thinwire.run.probe.stats import spread_of
+
+__all__ = [
+    "CONTROL",
+    "DATA",
+    "accept",
+    "dial",
+    "flow_of",
+    "hang_up",
+    "pour",
+    "read_exactly",
+    "receive",
+    "set_time",
+]
+
+CONTROL, DATA = b"C", b"D"
+_HELLO = struct.Struct("<qc")
+_PIECE = bytes(1 << 18)
+_SLICES = 20
+_LEFT_OUT = 2
+_GREETING = 2.0
+
+
+def dial(target: Target, rank: int, address: str, kind: bytes, timeout: float) -> socket.socket:
+    """Call another rank.
+
+    Args:
+        target: who, and where it listens.
+        rank: of the caller.
+        address: of the caller, to dial from.
+        kind: CONTROL or DATA.
+        timeout: seconds.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    sock = socket.create_connection(
+        (target.address, target.port), timeout=timeout, source_address=(address, 0)
+    )
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(target.token + _HELLO.pack(rank, kind))
+    return sock
+
+
+def accept(
+    listener: socket.socket, token: bytes, ranks: Sequence[int], kind: bytes, until: float
+) -> tuple[int, socket.socket]:
+    """Take a call from one of these ranks; others are turned away.
+
+    Args:
+        listener: bound and listening.
+        token: what a caller must know.
+        ranks: who may call.
+        kind: CONTROL or DATA.
+        until: on `time.monotonic()`.
+
+    Raises:
+        TimeoutError: nobody came.
+    """
+    while (left := until - time.monotonic()) > 0:
+        listener.settimeout(left)
+        sock, _ = listener.accept()
+        with contextlib.suppress(OSError):
+            said = read_exactly(sock, len(token) + _HELLO.size, time.monotonic() + _GREETING)
+            if said.startswith(token):
+                rank, asked = _HELLO.unpack(said[len(token) :])
+                if rank in ranks and asked == kind:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return rank, sock
+        sock.close()  # a stranger, or one that has given up
+    raise TimeoutError("nobody called")
+
+
+def pour(sock: socket.socket, until: float) -> None:
+    """Send until the receiver has enough and resets the connection, or until the deadline."""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        while True:
+            set_time(sock, until)
+            sock.send(_PIECE)
+
+
+def receive(sock: socket.socket, seconds: float, until: float) -> Flow:
+    """Take what comes for so many seconds after the first byte.
+
+    Raises:
+        OSError: nothing came before the deadline, or the other side ended early.
+    """
+    room = bytearray(len(_PIECE))
+    moments: list[float] = []
+    counts: list[int] = []
+    total = 0
+    while not moments or moments[-1] - moments[0] < seconds:
+        set_time(sock, until if not moments else min(until, time.monotonic() + seconds))
+        try:
+            came = sock.recv_into(room)
+        except TimeoutError:
+            if not moments:
+                raise
+            break  # too slow for another piece: what came until now counts
+        if not came:
+            raise ConnectionError("closed by the other side")
+        total += came
+        moments.append(time.perf_counter())
+        counts.append(total)
+    return flow_of(moments, counts)
+
+
+def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
+    """Rate and head of a stream, from the bytes that had come at each moment.
+
+    The time is cut into 20 slices. Rates are those of all but the first two, in which TCP speeds up
+    and empty buckets and buffers on the way fill.
+
+    Args:
+        moments: seconds, rising.
+        counts: bytes that had come by then, rising.
+
+    >>> flow = flow_of([0.0, 1.0, 2.0], [5000, 15000, 25000])
+    >>> flow.rate.median, flow.head
+    (10000.0, 5000.0)
+    """
+    if len(moments) < 2 or moments[-1] <= moments[0]:
+        return Flow(nbytes=counts[-1] if counts else 0)
+    began, seconds = moments[0], moments[-1] - moments[0]
+    width = seconds / _SLICES
+    marks = [_count_at(moments, counts, began + width * i) for i in range(_SLICES + 1)]
+    steady = marks[_LEFT_OUT:]
+    spread = spread_of([(b - a) / width for a, b in itertools.pairwise(steady)])
+    # The mean of the slices, for a stream that comes in jerks has a median that says little.
+    mean = (marks[-1] - marks[_LEFT_OUT]) / (width * (_SLICES - _LEFT_OUT))
+    head = marks[_LEFT_OUT] - mean * width * _LEFT_OUT
+    return Flow(
+        rate=msgspec.structs.replace(spread, median=mean),
+        nbytes=counts[-1],
+        seconds=seconds,
+        head=max(0.0, head),
+    )
+
+
+def _count_at(moments: Sequence[float], counts: Sequence[int], moment: float) -> float:
+    """Bytes at a moment, between two that are known in proportion."""
+    i = bisect.bisect_right(moments, moment)
+    if i >= len(moments):
+        return float(counts[-1])
+    if i == 0:
+        return float(counts[0])
+    t0, t1 = moments[i - 1], moments[i]
+    return counts[i - 1] + (counts[i] - counts[i - 1]) * (moment - t0) / (t1 - t0)
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Reset the connection: nothing more is wanted, and nothing that waits is sent."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def read_exactly(sock: socket.socket, size: int, until: float) -> bytes:
+    """So many bytes.
+
+    Raises:
+        OSError: they do not come before the deadline, or the other side closes.
+    """
+    came = b""
+    while len(came) < size:
+        set_time(sock, until)
+        piece = sock.recv(size - len(came))
+        if not piece:
+            raise ConnectionError("closed by the other side")
+        came += piece
+    return came
+
+
+def set_time(sock: socket.socket, until: float) -> None:
+    """Give the socket's next call until then.
+
+    Raises:
+        TimeoutError: that has passed.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    sock.settimeout(left)
