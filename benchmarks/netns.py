@@ -2,7 +2,8 @@
 
 Linux only, as root, with iproute2. Nothing leaves the machine. Each host is a namespace with one
 interface, `e0`, at 10.78.LAB.(host+1); a token bucket at both ends of its link shapes both
-directions. There is no added latency. Several labs may stand side by side.
+directions. Latency is added where asked for: frames then pass through `relay.py` instead of the
+bridge. Several labs may stand side by side.
 
     with Lab(2, "1gbit") as lab:
         processes = lab.start([sys.executable, "train.py"])
@@ -23,7 +24,27 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Counters", "Lab", "why_not"]
+try:
+    from relay import Relay
+except ImportError:  # loaded from a test, by path
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from relay import Relay
+
+__all__ = ["Counters", "Lab", "bytes_per_second", "why_not"]
+
+_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bytes_per_second(rate: str) -> float:
+    """Of a rate as tc writes it.
+
+    >>> bytes_per_second("100mbit")
+    12500000.0
+    """
+    number, unit = rate[:-4], rate[-4:]
+    if unit not in _BITS:
+        raise ValueError(f"rate = {rate!r}; a number and one of {', '.join(_BITS)}")
+    return float(number) * _BITS[unit] / 8
 
 
 def why_not() -> str:
@@ -53,11 +74,19 @@ class Lab:
         num_hosts: 1..250.
         rate: of every link, as tc writes it ("100mbit").
         rates: of single hosts, by host.
+        delay: seconds one way that frames are held back, by one thread of this process. Rates are
+            then alike, and cannot be changed; links cannot be cut.
     """
 
     built = 0
 
-    def __init__(self, num_hosts: int, rate: str, rates: Mapping[int, str] | None = None):
+    def __init__(
+        self,
+        num_hosts: int,
+        rate: str,
+        rates: Mapping[int, str] | None = None,
+        delay: float = 0.0,
+    ):
         reason = why_not()
         if reason:
             raise RuntimeError(reason)
@@ -70,11 +99,15 @@ class Lab:
         self._net = number % 250 + 1
         self._bridge = f"twb{self._id}"
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._relay = Relay(bytes_per_second(rate), delay) if delay else None
         try:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("link", "set", self._bridge, "up")
+            if self._relay is None:
+                _ip("link", "add", self._bridge, "type", "bridge")
+                _ip("link", "set", self._bridge, "up")
             for host in range(num_hosts):
                 self._add(host, (rates or {}).get(host, rate))
+            if self._relay is not None:
+                self._relay.start()
         except BaseException:
             self.close()
             raise
@@ -94,9 +127,13 @@ class Lab:
     def _add(self, host: int, rate: str) -> None:
         name, veth = self._name(host), self._veth(host)
         _ip("netns", "add", name)
-        _ip("link", "add", veth, "type", "veth", "peer", "name", "e0", "netns", name)
-        _ip("link", "set", veth, "master", self._bridge)
-        _ip("link", "set", veth, "up")
+        if self._relay is None:
+            _ip("link", "add", veth, "type", "veth", "peer", "name", "e0", "netns", name)
+            _ip("link", "set", veth, "master", self._bridge)
+            _ip("link", "set", veth, "up")
+        else:
+            self._relay.attach(veth)
+            _ip("link", "set", veth, "netns", name, "name", "e0")
         _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "e0")
         _ip("-n", name, "link", "set", "e0", "up")
         _ip("-n", name, "link", "set", "lo", "up")
@@ -108,9 +145,12 @@ class Lab:
 
     def shape(self, host: int, rate: str) -> None:
         """Give a host's link another rate; it may be in use."""
-        # A bucket of 1 ms, as a switch port would hold, and at least a few packets.
-        bucket = ("root", "tbf", "rate", rate, "burst", "128kb", "latency", "50ms")
-        _run("tc", "qdisc", "replace", "dev", self._veth(host), *bucket)
+        # A bucket of 1 ms, as a switch port would hold, and of a few frames at least: a larger one
+        # lets a message of that size through at once after a pause, and flatters small messages.
+        burst = str(max(32_768, round(1e-3 * bytes_per_second(rate))))
+        bucket = ("root", "tbf", "rate", rate, "burst", burst, "latency", "50ms")
+        if self._relay is None:
+            _run("tc", "qdisc", "replace", "dev", self._veth(host), *bucket)
         _run("tc", "-n", self._name(host), "qdisc", "replace", "dev", "e0", *bucket)
 
     def cut(self, host: int) -> None:
@@ -164,6 +204,8 @@ class Lab:
             if process.poll() is None:
                 process.kill()
             process.wait()
+        if self._relay is not None:
+            self._relay.close()
         for host in range(self.num_hosts):
             subprocess.run(["ip", "link", "del", self._veth(host)], capture_output=True)
             subprocess.run(["ip", "netns", "del", self._name(host)], capture_output=True)
@@ -183,9 +225,10 @@ def _run(*words: str) -> str:
 
 def main() -> int:
     """The shell form; returns the first bad exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("hosts", type=int)
     parser.add_argument("rate", help='as tc writes it: "100mbit"')
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds one way")
     parser.add_argument("--cut", metavar="HOST:SECONDS", help="cut a host's link after a while")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
@@ -193,7 +236,7 @@ def main() -> int:
     if reason:
         print(f"netns: {reason}", file=sys.stderr)
         return 2
-    with Lab(options.hosts, options.rate) as lab:
+    with Lab(options.hosts, options.rate, delay=options.delay) as lab:
         processes = lab.start(options.command)
         if options.cut:
             host, seconds = options.cut.split(":")

@@ -7,6 +7,7 @@ import torch
 
 from thinwire import collectives as co
 from thinwire.compress import select_top
+from thinwire.compress.coded import Coded
 from thinwire.seeds import generator_for
 from thinwire.testing.processes import run_processes
 from thinwire.wire import Comm
@@ -42,6 +43,7 @@ def everything(comm: Comm) -> tuple[list[bytes], int]:
     sets = co.all_gather_sparse(comm, own)
     chosen, hit = co.gtopk_all_reduce(comm, own, K)
     kept, dropped = co.gtopk_all_reduce_conserving(comm, own, K)
+    coded, _ = co.gtopk_all_reduce(comm, own, K, form=Coded())
     borders = co.agree_regions(comm, own)
     results.append(torch.tensor(borders))
     exact, limit = co.oktopk_all_reduce(comm, own, K, borders, None)
@@ -50,7 +52,7 @@ def everything(comm: Comm) -> tuple[list[bytes], int]:
     ]
     for buffers in co.all_gather_buffers(comm, (own.index, own.value, data(rank, rank))):
         results += buffers
-    for s in (*sets, co.sum_sparse(sets), chosen, kept, dropped, exact, *passed):
+    for s in (*sets, co.sum_sparse(sets), chosen, kept, dropped, coded, exact, *passed):
         results += [s.index, s.value]
     results.append(hit)
     co.barrier(comm)

@@ -11,6 +11,7 @@ from thinwire.collectives.sparse import Sparse, index_dtype, keep_largest
 from thinwire.compress import select_top
 from thinwire.errors import InputError, NonFiniteError, WorkerFailedError
 from thinwire.seeds import generator_for
+from thinwire.wire.base import Work
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 13, 16]
 
@@ -370,3 +371,41 @@ def test_meta_sets_take_the_time_of_real_ones(lab):
 def test_a_set_of_more_than_k_is_refused(lab):
     with pytest.raises(WorkerFailedError, match="k = 3 with a set of 4 entries"):
         gtopk(lab, 2, 3, lambda r: random_set(4, 10, r))
+
+
+@pytest.mark.parametrize("num_workers", SIZES)
+def test_what_is_to_be_done_meanwhile_is_done_once_on_every_rank(lab, num_workers):
+    def program(comm):
+        done = []
+        own = random_set(4, 30, comm.rank)
+        for i, call in enumerate((co.gtopk_all_reduce, co.gtopk_all_reduce_conserving)):
+            call(comm, own, 4, tag=f"tree {i}", meanwhile=lambda i=i: done.append(i))
+        co.all_gather_sparse(comm, own, meanwhile=lambda: done.append(2))
+        return done
+
+    assert lab.run(num_workers, program) == [[0, 1, 2]] * num_workers
+
+
+def test_work_done_meanwhile_hides_behind_the_wire(lab):
+    k, numel = 1000, 100_000
+    sets = [random_set(k, numel, rank) for rank in range(4)]
+    seconds = 8 * k / lab.rate / 2
+
+    def program(comm, before):
+        work = Work(elapsed=seconds)
+        if before:
+            comm.spend(work)
+        co.gtopk_all_reduce(
+            comm, sets[comm.rank], k, meanwhile=None if before else lambda: comm.spend(work)
+        )
+
+    idle, hidden, shown = (
+        lab.time(4, call)[0]
+        for call in (
+            lambda c: co.gtopk_all_reduce(c, sets[c.rank], k),
+            lambda c: program(c, False),
+            lambda c: program(c, True),
+        )
+    )
+    assert hidden == idle
+    assert shown == pytest.approx(idle + seconds)

@@ -18,7 +18,12 @@ K = 10_000
         ("topk", [cost.selection_work(PARAMS), cost.scatter_work(SIZE * K)]),
         (
             "gtopk",
-            [cost.selection_work(PARAMS), *[cost.merge_work(2 * K)] * 2, cost.scatter_work(K)],
+            [
+                cost.selection_work(PARAMS),
+                *[cost.merge_work(2 * K)] * 2,
+                *[cost.code_work(K)] * 6,  # K are enough to be coded: at both merges, at the end
+                cost.scatter_work(K),
+            ],
         ),
     ],
 )

@@ -16,12 +16,14 @@ PREPARES = {
     "asgd": set(),
     "dgc": {"select", "merge"},
     "gtopk": {"select", "merge"},
+    "lags": {"select"},  # the merging is its tasks'
     "localsgd": set(),
     "oktopk": {"select", "merge"},
     "powersgd": {"encode"},
     "qsgd": {"encode", "merge"},
     "ssgd": set(),
     "topk": {"select", "merge"},
+    "wfbp": set(),
 }
 """What the virtual node is charged with besides gradients and updates; rank 0's."""
 

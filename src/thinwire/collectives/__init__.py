@@ -13,6 +13,8 @@ from thinwire.collectives.dense import (
 from thinwire.collectives.gathers import all_gather_buffers
 from thinwire.collectives.oktopk import agree_regions, even_regions, oktopk_all_reduce
 from thinwire.collectives.sparse import (
+    Form,
+    Plain,
     Sparse,
     all_gather_sparse,
     gtopk_all_reduce,
@@ -24,6 +26,8 @@ from thinwire.collectives.sparse import (
 )
 
 __all__ = [
+    "Form",
+    "Plain",
     "Sparse",
     "agree_regions",
     "all_gather",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
@@ -21,6 +21,7 @@ def all_gather_buffers(
     buffers: Sequence[torch.Tensor],
     kind: str = "gradient",
     tag: Tag = "all_gather_buffers",
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[tuple[torch.Tensor, ...]]:
     """Every worker's buffers at all of them, by rank; they may differ in size between workers.
 
@@ -33,6 +34,7 @@ def all_gather_buffers(
             nobody may write into them any more.
         kind: of the packets, a name in `thinwire.wire.packet.KINDS`.
         tag: of the packets, equal on all ranks.
+        meanwhile: called once, while the first packets are on their way.
 
     Returns:
         Tuples of tensors, which must not be written.
@@ -41,12 +43,16 @@ def all_gather_buffers(
     if not 1 <= width <= 255:
         raise InputError(f"{width} buffers; a packet has room for 1..255")
     held = [tuple(buffers)]  # of ranks rank, rank+1, …
+    if meanwhile is not None and comm.size == 1:
+        meanwhile()
     for blocks in blocks_by_round(comm.size):
         have, sent = len(held), 0
         for count in packets_of(blocks, width):
             joined = tuple(chain.from_iterable(held[sent : sent + count]))
             comm.post((comm.rank - have) % comm.size, Packet(joined, kind), tag)
             sent += count
+        if meanwhile is not None and have == 1:
+            meanwhile()
         source = (comm.rank + have) % comm.size
         for count in packets_of(blocks, width):
             came = take(comm, source, tag).buffers

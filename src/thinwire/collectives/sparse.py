@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from thinwire.wire.base import Comm, Tag, Work
 from thinwire.wire.packet import Packet
 
 __all__ = [
+    "Form",
+    "Plain",
     "Sparse",
     "all_gather_sparse",
     "gtopk_all_reduce",
@@ -89,7 +92,9 @@ class Sparse:
         """The entries where `mask` (K, bool) is set; of meta ones all, for want of values."""
         if self.is_meta:
             return self
-        return Sparse(self.index[mask], self.value[mask], self.numel)
+        chosen = mask.numpy()  # whose indexing is several times as fast as torch's
+        index, value = self.index.numpy()[chosen], self.value.numpy()[chosen]
+        return Sparse(torch.from_numpy(index), torch.from_numpy(value), self.numel)
 
     def scaled(self, factor: float) -> Sparse:
         """Every value times `factor`."""
@@ -227,12 +232,60 @@ def _meta(like: Sparse, count: int) -> Sparse:
 # Collectives.
 
 
-def all_gather_sparse(comm: Comm, s: Sparse, tag: Tag = "all_gather_sparse") -> list[Sparse]:
+class Form(Protocol):
+    """How the entries of a set travel, equal on all ranks. The values are a packet's last buffer.
+    What coding costs is charged to the communicator."""
+
+    def packet(self, comm: Comm, s: Sparse) -> Packet:
+        """What is sent of a set."""
+        ...
+
+    def entries(self, comm: Comm, packet: Packet, numel: int) -> Sparse:
+        """The set of a packet."""
+        ...
+
+    def merged(self, comm: Comm, s: Sparse, packet: Packet) -> Sparse:
+        """`merge` of a set and that of a packet, to the bit."""
+        ...
+
+
+class Plain:
+    """A `Form`: 4 or 8 bytes of index and as many of value an entry, as they are."""
+
+    def packet(self, comm: Comm, s: Sparse) -> Packet:
+        """See `Form`."""
+        return s.packet()
+
+    def entries(self, comm: Comm, packet: Packet, numel: int) -> Sparse:
+        """See `Form`."""
+        index, value = packet.buffers
+        return Sparse(index, value, numel)
+
+    def merged(self, comm: Comm, s: Sparse, packet: Packet) -> Sparse:
+        """See `Form`."""
+        return merge(s, self.entries(comm, packet, s.numel))
+
+
+_PLAIN = Plain()
+
+
+def all_gather_sparse(
+    comm: Comm,
+    s: Sparse,
+    tag: Tag = "all_gather_sparse",
+    meanwhile: Callable[[], object] | None = None,
+) -> list[Sparse]:
     """Every worker's set at all of them, by rank; the sets may differ in size.
 
     By recursive doubling, as `all_gather_buffers`.
+
+    Args:
+        comm: this worker's endpoint.
+        s: this worker's own set.
+        tag: of the packets, equal on all ranks.
+        meanwhile: as of `all_gather_buffers`.
     """
-    gathered = all_gather_buffers(comm, (s.index, s.value), "sparse", tag)
+    gathered = all_gather_buffers(comm, (s.index, s.value), "sparse", tag, meanwhile)
     return [Sparse(index, value, s.numel) for index, value in gathered]
 
 
@@ -242,6 +295,8 @@ def gtopk_all_reduce(
     k: int,
     tag: Tag = "gtopk",
     work: Callable[[int], Work] | None = None,
+    form: Form = _PLAIN,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[Sparse, torch.Tensor]:
     """gTop-k: sum the workers' sets up a binomial tree, keeping k entries at each merge.
 
@@ -256,6 +311,9 @@ def gtopk_all_reduce(
         k: >= 1, equal on all ranks.
         tag: of the packets, equal on all ranks.
         work: what merging that many entries is charged as; by default nothing.
+        form: how entries travel.
+        meanwhile: called once, while the first packets are on their way: for local work that the
+            result needs and the exchange does not.
 
     Returns:
         The k entries of the global set, summed, not averaged, equal to the bit on all ranks; and
@@ -265,7 +323,7 @@ def gtopk_all_reduce(
     Reference: Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification
     for Low Bandwidth Networks", ICDCS 2019.
     """
-    result = _tree(comm, s, k, tag, work, None)
+    result = _tree(comm, s, k, tag, work, form, meanwhile, None)
     if s.is_meta or result.is_meta:
         return result, torch.empty(len(s), dtype=torch.bool, device="meta")
     hit = np.isin(s.index.numpy(), result.index.numpy(), assume_unique=True)
@@ -278,6 +336,8 @@ def gtopk_all_reduce_conserving(
     k: int,
     tag: Tag = "gtopk",
     work: Callable[[int], Work] | None = None,
+    form: Form = _PLAIN,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[Sparse, Sparse]:
     """gTop-k without loss: each rank keeps what it truncates at its own merges.
 
@@ -291,12 +351,14 @@ def gtopk_all_reduce_conserving(
         k: >= 1, equal on all ranks.
         tag: of the packets, equal on all ranks.
         work: as of `gtopk_all_reduce`.
+        form: as there.
+        meanwhile: as there.
 
     Returns:
         The result, as of `gtopk_all_reduce`, and the entries that this rank truncated, summed.
     """
     dropped: list[Sparse] = []
-    result = _tree(comm, s, k, tag, work, dropped)
+    result = _tree(comm, s, k, tag, work, form, meanwhile, dropped)
     return result, sum_sparse(dropped or [_none_of(s)])
 
 
@@ -306,30 +368,44 @@ def _tree(
     k: int,
     tag: Tag,
     work: Callable[[int], Work] | None,
+    form: Form,
+    meanwhile: Callable[[], object] | None,
     dropped: list[Sparse] | None,
 ) -> Sparse:
     if k < 1 or len(s) > k:
         raise InputError(
             f"k = {k!r} with a set of {len(s)} entries; k must be >= 1 and no set larger"
         )
-    rank, numel = comm.rank, s.numel
-    for child in tree_children(rank, comm.size):
-        index, value = take(comm, child, tag).buffers
+    rank, children = comm.rank, tree_children(comm.rank, comm.size)
+    if children:
+        _do(meanwhile)
+    for child in children:
+        packet = take(comm, child, tag)
         if work is not None:
-            comm.spend(work(len(s) + len(index)))
-        s = _merge_top(s, Sparse(index, value, numel), k, dropped)
+            comm.spend(work(len(s) + packet.buffers[-1].numel()))
+        s = _merge_top(comm, s, packet, k, form, dropped)
+    if rank:
+        comm.post(rank & (rank - 1), form.packet(comm, s), tag)
+    if not children:
+        _do(meanwhile)
     if comm.size == 1:
         return s
-    if rank:
-        comm.post(rank & (rank - 1), s.packet(), tag)
-    index, value = broadcast_packet(comm, None if rank else s.packet(), 0, tag).buffers
-    return Sparse(index, value, numel)
+    packet = broadcast_packet(comm, None if rank else form.packet(comm, s), 0, tag)
+    return form.entries(comm, packet, s.numel) if rank else s
 
 
-def _merge_top(a: Sparse, b: Sparse, k: int, dropped: list[Sparse] | None) -> Sparse:
+def _do(action: Callable[[], object] | None) -> None:
+    if action is not None:
+        action()
+
+
+def _merge_top(
+    comm: Comm, a: Sparse, packet: Packet, k: int, form: Form, dropped: list[Sparse] | None
+) -> Sparse:
     if a.is_meta and len(a) == k and dropped is None:
-        return a  # thousands of timing-only workers need no arithmetic on sizes that are known
-    merged = merge(a, b)
+        form.entries(comm, packet, a.numel)  # for its cost alone: thousands of timing-only workers
+        return a  # need no arithmetic on sizes that are known
+    merged = form.merged(comm, a, packet)
     if dropped is None:
         return top(merged, k)
     kept, rest = split_top(merged, k)

@@ -13,10 +13,14 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["accumulate", "count_beyond", "rice_pack", "rice_parameters", "rice_unpack"]
+__all__ = ["accumulate", "count_beyond", "merge_sorted", "rice_pack", "rice_parameters",
+           "rice_unpack"]  # fmt: skip
 
 SCAN = 256
 """Elements of which it is first counted whether any is a candidate, then which."""
+
+_FIRST_ONE = np.array([9, *((n & -n).bit_length() - 1 for n in range(1, 512))], np.int64)
+"""Place of the lowest bit set, by number."""
 
 
 def _compiled(signature: str) -> Any:
@@ -105,7 +109,9 @@ def rice_parameters(gaps, block, parameters, quotients):
         parameters: a block's parameter, written.
         quotients: a block's sum of quotients, written.
     """
-    parameter = 0
+    parameter, sample = 0, min(256, block, gaps.size)
+    while _quotients(gaps, 0, sample, parameter) > sample:  # near it already, for the walk is long
+        parameter += 1
     for b in range(parameters.size):
         start, stop = b * block, min((b + 1) * block, gaps.size)
         num = stop - start
@@ -135,21 +141,61 @@ def rice_pack(gaps, block, parameters, low, unary):
         unary: zeros; receives a one after as many zeros as the quotient says.
     """
     held, num_held, at, position = np.uint64(0), 0, 0, 0
-    for i in range(gaps.size):
-        bits = parameters[i // block]
+    for b in range(parameters.size):
+        bits = parameters[b]
         mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-        held |= (np.uint64(gaps[i]) & mask) << np.uint64(num_held)
-        num_held += bits
-        while num_held >= 8:
-            low[at] = np.uint8(held & np.uint64(255))
-            held >>= np.uint64(8)
-            num_held -= 8
-            at += 1
-        position += gaps[i] >> bits
-        unary[position >> 3] |= np.uint8(1 << (position & 7))
-        position += 1
+        for i in range(b * block, min((b + 1) * block, gaps.size)):
+            held |= (np.uint64(gaps[i]) & mask) << np.uint64(num_held)
+            num_held += bits
+            while num_held >= 8:
+                low[at] = np.uint8(held & np.uint64(255))
+                held >>= np.uint64(8)
+                num_held -= 8
+                at += 1
+            position += gaps[i] >> bits
+            unary[position >> 3] |= np.uint8(1 << (position & 7))
+            position += 1
     if num_held:
         low[at] = np.uint8(held)
+
+
+@numba.njit(inline="always")  # a call would count references to the array
+def _bits_at(data, at, bits):
+    """So many bits from bit `at` on; the caller has seen that they are there."""
+    byte = at >> 3
+    if bits <= 17 and byte + 3 <= data.size:
+        word = np.int64(data[byte]) | np.int64(data[byte + 1]) << 8 | np.int64(data[byte + 2]) << 16
+    else:
+        word = np.int64(0)
+        for i in range((at + bits + 7 >> 3) - byte):
+            word |= np.int64(data[byte + i]) << (8 * i)
+    return (word >> (at & 7)) & ((np.int64(1) << bits) - 1)
+
+
+@numba.njit(inline="always")
+def _next_one(data, at):
+    """The first bit from `at` on that is set, -1 if none is. A table instead of a loop over bits,
+    because where the loop ends cannot be predicted."""
+    byte = at >> 3
+    if byte + 2 <= data.size:
+        word = (np.int64(data[byte]) | np.int64(data[byte + 1]) << 8) >> (at & 7)
+        if word & 511:
+            return at + _FIRST_ONE[word & 511]
+    while at < data.size * 8:
+        if (data[at >> 3] >> (at & 7)) & 1:
+            return at
+        at += 1
+    return np.int64(-1)
+
+
+@_compiled("boolean(uint8[::1], uint8[::1], int64, int64)")
+def _ends_well(low, unary, at, position):
+    """Whether nothing but zeros that fill a byte is left of the remainders and the quotients."""
+    if low.size != (at + 7) >> 3 or unary.size != (position + 7) >> 3:
+        return False
+    if at & 7 and low[at >> 3] >> (at & 7):
+        return False
+    return not (position & 7 and unary[position >> 3] >> (position & 7))
 
 
 @_compiled("boolean(uint8[::1], uint8[::1], int64, int64[::1], int64, int64[::1])")
@@ -167,33 +213,52 @@ def rice_unpack(low, unary, block, parameters, numel, index):
     Returns:
         Whether everything was as it must be; nothing is read or written out of range.
     """
-    held, num_held, at, position, previous = np.uint64(0), 0, 0, 0, -1
-    end = unary.size * 8
-    for i in range(index.size):
-        bits = parameters[i // block]
-        while num_held < bits:
-            if at >= low.size:
+    at, position, previous, num_low = 0, 0, -1, low.size * 8
+    for b in range(parameters.size):  # two loops, for a division an entry takes as long as the rest
+        bits = parameters[b]
+        for i in range(b * block, min((b + 1) * block, index.size)):
+            one = _next_one(unary, position)
+            if one < 0 or at + bits > num_low or one - position > numel >> bits:
                 return False
-            held |= np.uint64(low[at]) << np.uint64(num_held)
-            num_held += 8
-            at += 1
-        remainder = np.int64(held & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)))
-        held >>= np.uint64(bits)
-        num_held -= bits
-        start = position
-        while True:
-            if position >= end:
+            previous += ((one - position) << bits) + _bits_at(low, at, bits) + 1
+            if previous >= numel:
                 return False
-            if (unary[position >> 3] >> (position & 7)) & 1:
-                break
-            position += 1
-        if position - start > numel >> bits:
-            return False
-        previous += ((position - start) << bits) + remainder + 1
-        position += 1
-        if previous >= numel:
-            return False
-        index[i] = previous
-    if at != low.size or held != 0 or end - position >= 8:
-        return False
-    return end == position or unary[position >> 3] >> (position & 7) == 0
+            position, at = one + 1, at + bits
+            index[i] = previous
+    return _ends_well(low, unary, at, position)
+
+
+@_compiled("int64(int32[::1], float32[::1], int32[::1], float32[::1], int32[::1], float32[::1])")
+def merge_sorted(index_a, value_a, index_b, value_b, index, value):
+    """The sum of two sparse vectors in one pass.
+
+    Args:
+        index_a: rising strictly.
+        value_a: as many.
+        index_b: rising strictly.
+        value_b: as many.
+        index: receives the indices of both; room for all.
+        value: receives their values, added where the indices are equal.
+
+    Returns:
+        How many there are.
+    """
+    i, j, found = 0, 0, 0
+    while i < index_a.size and j < index_b.size:
+        a, b = index_a[i], index_b[j]
+        # Without branches: which comes first is a coin toss that no processor predicts.
+        take_a, take_b = a <= b, b <= a
+        index[found] = a if take_a else b
+        left = value_a[i] if take_a else np.float32(0)
+        right = value_b[j] if take_b else np.float32(0)
+        value[found] = left + right if take_a and take_b else (left if take_a else right)
+        i += take_a
+        j += take_b
+        found += 1
+    while i < index_a.size:
+        index[found], value[found] = index_a[i], value_a[i]
+        i, found = i + 1, found + 1
+    while j < index_b.size:
+        index[found], value[found] = index_b[j], value_b[j]
+        j, found = j + 1, found + 1
+    return found

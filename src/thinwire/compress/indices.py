@@ -27,6 +27,7 @@ import torch
 from thinwire.collectives.sparse import index_dtype
 from thinwire.compress._native import kernels
 from thinwire.errors import InputError
+from thinwire.passes import coded_size
 
 __all__ = ["BLOCK", "MAX_NUMEL", "decode_indices", "encode_indices", "entropy_bits",
            "nominal_nbytes"]  # fmt: skip
@@ -129,15 +130,7 @@ def entropy_bits(count: int, numel: int) -> float:
 
 def nominal_nbytes(count: int, numel: int) -> int:
     """What the code of so many indices, drawn uniformly, is expected to occupy."""
-    head = len(_head(_ONE, 0, count))
-    if count in (0, numel):
-        return head
-    share = count / numel
-    best = min(
-        parameter + 1 / -math.expm1(2**parameter * math.log1p(-share))
-        for parameter in range(MAX_PARAMETER + 1)
-    )
-    return head + math.ceil(count * best / 8)
+    return coded_size(count, numel)
 
 
 class _Plan:

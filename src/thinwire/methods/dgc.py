@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 
 from thinwire.collectives import Sparse, all_gather_sparse, sum_sparse
@@ -109,14 +110,14 @@ class DGC(Method):
         for step, batch in enumerate(w.batches()):
             gradient = w.gradient(batch)
             with w.phase("select"):
-                grad = places.pack(gradient)
-                velocity.mul_(self.momentum).add_(grad, alpha=self._scale(grad, batch.weight))
+                velocity.mul_(self.momentum)
+                places.add(velocity, gradient, self._scale(gradient, batch.weight))
                 w.comm.spend(momentum_work(velocity.numel()))
                 own = None
                 if numel:
                     own = self._select(w, step, velocity[:numel], memory, places.sizes)
             with w.phase("merge"):
-                direction = places.unpack(_sum(w, own, velocity))
+                direction = _sum(w, own, velocity, gradient, places)
             w.apply(direction)
 
     def _scale(self, grad: torch.Tensor, weight: float) -> float:
@@ -155,17 +156,18 @@ class DGC(Method):
         return Sparse(torch.cat(index), torch.cat(value), numel)
 
 
-def _sum(w: Worker, own: Sparse | None, velocity: torch.Tensor) -> torch.Tensor:
-    """What all have selected, and all of what is sent whole."""
-    direction, numel = torch.empty_like(velocity), 0
+def _sum(
+    w: Worker, own: Sparse | None, velocity: torch.Tensor, gradient: torch.Tensor, places: _Places
+) -> torch.Tensor:
+    """What all have selected, and all of what is sent whole, in the place of the gradient."""
     if own is not None:
-        numel = own.numel
-        sets = all_gather_sparse(w.comm, own)
+        sets = all_gather_sparse(w.comm, own, meanwhile=gradient.zero_)
         w.comm.spend(scatter_work(sum(map(len, sets))))
-        direction[:numel] = sum_sparse(sets).to_dense().to(direction)
-    if numel < velocity.numel():
-        direction[numel:] = w.all_reduce(velocity[numel:])
-    return direction
+        places.in_model(sum_sparse(sets)).add_into(gradient)
+    whole = velocity[places.num_sparse :]
+    if whole.numel():
+        places.put_whole(w.all_reduce(whole), gradient)
+    return gradient
 
 
 @dataclass(frozen=True)
@@ -194,18 +196,30 @@ class _Places:
         """Elements that are selected from."""
         return sum(self.sizes)
 
-    def pack(self, flat: torch.Tensor) -> torch.Tensor:
-        """A vector in this order; the same where nothing moves."""
+    def add(self, packed: torch.Tensor, flat: torch.Tensor, scale: float) -> None:
+        """Add a vector in the model's order to one in this order."""
         if not self.moved:
-            return flat
-        return torch.cat([flat[layer.start : layer.stop] for layer in self.order])
-
-    def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """A vector in the model's order."""
-        if not self.moved:
-            return packed
-        flat, start = torch.empty_like(packed), 0
+            packed.add_(flat, alpha=scale)
+            return
+        start = 0
         for layer in self.order:
-            flat[layer.start : layer.stop] = packed[start : start + layer.numel]
+            packed[start : start + layer.numel].add_(flat[layer.start : layer.stop], alpha=scale)
             start += layer.numel
-        return flat
+
+    def in_model(self, s: Sparse) -> Sparse:
+        """Entries of the layers that are selected from, as entries of the model."""
+        numel = sum(layer.numel for layer in self.order)
+        if not self.moved or s.is_meta:
+            return Sparse(s.index, s.value, numel)
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        moves = np.array([layer.start for layer in self.order[: len(starts)]]) - starts
+        index = s.index.numpy()
+        index = index + moves[np.searchsorted(starts, index, side="right") - 1]
+        return Sparse(torch.from_numpy(index).to(index_dtype(numel)), s.value, numel)
+
+    def put_whole(self, whole: torch.Tensor, flat: torch.Tensor) -> None:
+        """Write the layers that are sent whole to their places in the model."""
+        start = 0
+        for layer in self.order[len(self.sizes) :]:
+            flat[layer.start : layer.stop] = whole[start : start + layer.numel]
+            start += layer.numel

@@ -112,7 +112,7 @@ class OkTopk(Method):
                     local = overall = 0.0  # everything passes: nothing is to wait
                 _both(own, chosen).zero_in(memory)
                 w.comm.spend(scatter_work(len(chosen)))
-                direction = chosen.to_dense().to(w.params)
+                direction = chosen.add_into(grad.zero_())  # the memory has what was in it
             w.apply(direction)
 
 

@@ -92,7 +92,7 @@ class PowerSGD(Method):
                 rights = _all_reduce(w, rights)
                 w.comm.spend(work)
             with w.phase("merge"):
-                direction = torch.empty_like(memory)
+                direction = gradient  # the memory has what was in it
                 for part, p, q in zip(low, lefts, rights, strict=True):
                     product(p, q, out=part.of(direction))
                 for part, total in zip(whole, summed[len(low) :], strict=True):

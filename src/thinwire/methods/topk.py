@@ -78,7 +78,8 @@ class TopK(Method):
                 own = accumulate_and_select(memory, gradient, batch.weight, k)
                 w.comm.spend(selection_work(numel))
             with w.phase("merge"):
-                sets = all_gather_sparse(w.comm, own)
+                # The gradient has gone into the memory; its place takes the direction.
+                sets = all_gather_sparse(w.comm, own, meanwhile=gradient.zero_)
                 w.comm.spend(scatter_work(sum(map(len, sets))))
-                direction = sum_sparse(sets).to_dense()
+                direction = sum_sparse(sets).add_into(gradient)
             w.apply(direction)

@@ -124,12 +124,12 @@ class Wire:
             yield from ((src, dst, latency, each.nbytes / rate) for src, dst in each.pairs())
             return
         pairs = list(each.pairs())
-        users = Counter(link for pair in pairs for link, _ in self._links(*pair))
+        users = Counter(link for pair in pairs for link, _ in self.links(*pair))
         for src, dst in pairs:
-            rate = min(limit / users[link] for link, limit in self._links(src, dst))
+            rate = min(limit / users[link] for link, limit in self.links(src, dst))
             yield src, dst, self._cluster.latency(src, dst), each.nbytes / rate
 
-    def _links(self, src: int, dst: int) -> list[tuple[tuple[str, object], float]]:
+    def links(self, src: int, dst: int) -> list[tuple[tuple[str, object], float]]:
         """Every link on the path with its rate, bytes/s."""
         links: list[tuple[tuple[str, object], float]] = [
             (("egress", src), self._egress[src]),
