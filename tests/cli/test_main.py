@@ -92,7 +92,7 @@ def test_a_scale_is_printed_for_people_and_machines(thinwire):
 
 
 def test_a_plan_is_printed_for_people_and_machines(thinwire):
-    question = ("plan", "--model", "resnet50", "--nodes", "4", "--link", "1gbit")
+    question = ("plan", "--model", "resnet50", "--nodes", "4", "--link", "1gbit", "--no-simulate")
     assert thinwire(*question).code == 0
     answer = thinwire(*question, "--json")
     assert answer.code == 0

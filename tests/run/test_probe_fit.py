@@ -59,6 +59,12 @@ def test_a_full_bucket_is_told_apart_from_the_rate():
     assert slow_start.head == 0.0
 
 
+def test_a_stall_of_the_processor_is_not_taken_for_the_wires():
+    moments = [i / 1000 for i in range(2001) if not 700 < i < 880 and not 1500 < i < 1600]
+    flow = flow_of(moments, [int(5e6 * (t - 0.1 * (t > 1.55))) for t in moments])
+    assert flow.rate.median == pytest.approx(5e6, rel=0.01)
+
+
 def test_a_stream_of_which_nothing_is_known_has_no_rate():
     assert flow_of([], []) == Flow()
     assert flow_of([1.0], [100]).rate.count == 0

@@ -18,7 +18,8 @@ from rich.table import Table
 from thinwire.errors import InputError
 
 if TYPE_CHECKING:
-    from thinwire.cli.planning import Question
+    from thinwire.cli.planning import Asked, Question
+    from thinwire.planner.refine import Refined
     from thinwire.run.compare import Outcome
 
 __all__ = ["ConfigOption", "DataOption", "SetOption", "TaskOption", "add_to", "given_settings"]
@@ -199,6 +200,10 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def plan(
+    where: Annotated[
+        str,
+        typer.Argument(metavar="[CLUSTER]", help="A preset or a TOML file; the same as --cluster."),
+    ] = "",
     model: Annotated[
         str, typer.Option(help="A known model (resnet50, bert-base, ...); or use --params.")
     ] = "",
@@ -225,11 +230,30 @@ def plan(
             "a cluster is repeated, jitter counts.",
         ),
     ] = "",
+    simulate: Annotated[
+        bool | None,
+        typer.Option(
+            help="Refine the closed forms by the methods' own programs on the virtual cluster, "
+            "within a minute. Default: up to 16 nodes.",
+        ),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="What simulated methods are ranked by: time, energy or bytes.")
+    ] = "time",
+    layer_times: Annotated[
+        str, typer.Option(help="Measured layer times of the model, as thinwire probe writes them.")
+    ] = "",
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the choice as a settings file for --config of run and compare."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> int:
-    """Predict step time, bytes and speed-up of each method, in a moment, from closed forms.
+    """Predict step time, bytes and speed-up of each method: closed forms first, then a simulation.
 
-    thinwire plan --model resnet50 --batch 32 --nodes 4 --link 1gbit
+    thinwire plan office --model resnet50 --batch 32 --write plan.toml
+
+    thinwire plan --model resnet50 --batch 32 --nodes 4 --link 1gbit --no-simulate
 
     thinwire plan --params 25.6M --step-time 0.2s --nodes 8 --link "100 Mbit/s"
 
@@ -237,14 +261,16 @@ def plan(
 
     thinwire plan --model resnet50 --link 1gbit --scale 2,8,32,128,1000,10000
     """
-    from thinwire.cli.planning import Question, answer
+    from thinwire.cli.planning import SIMULATED_UP_TO, Question, answer
 
+    if where and cluster:
+        raise InputError(f"--cluster {cluster} has no effect: the cluster is {where}")
     question = Question(
         model=model,
         params=params,
         batch=batch,
         step_time=step_time,
-        cluster=cluster,
+        cluster=where or cluster,
         nodes=nodes,
         link=link,
         latency=latency,
@@ -252,17 +278,62 @@ def plan(
         density=density,
         accumulate=accumulate,
         every=every,
+        layer_times=layer_times,
     )
+    extras = {"--target": target if target != "time" else "", "--layer-times": layer_times,
+              "--write": write, "--simulate": simulate}  # fmt: skip
     if sizes:
+        _refuse_extras(extras, "with --scale")
         return _scale(question, sizes, as_json)
-    result = answer(question)
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=2))
-    else:
+    if simulate is False:
+        _refuse_extras(extras, "with --no-simulate")
+    result, asked = answer(question)
+    wanted = any(extras.values()) or asked.cluster.size <= SIMULATED_UP_TO
+    if not as_json:
         from thinwire.planner import plan_report
 
         Console().print(plan_report(result))
+    refined = None
+    if wanted and simulate is not False:
+        refined = _refined(question, asked, target, write, as_json)
+    if as_json:
+        told = None if refined is None else refined.to_dict()
+        print(json.dumps({**result.to_dict(), "simulation": told}, indent=2))
     return 0
+
+
+def _refuse_extras(extras: dict[str, Any], where: str) -> None:
+    for name, value in extras.items():
+        if value:
+            raise InputError(f"{name} has no effect {where}")
+
+
+def _refined(
+    question: Question, asked: Asked, target: str, write: Path | None, as_json: bool
+) -> Refined:
+    """Simulate, print unless JSON is asked for, and write the choice."""
+    from thinwire.cli.planning import refined
+    from thinwire.planner.chosen import command_of, write_config
+    from thinwire.planner.known import KNOWN_ERROR
+    from thinwire.planner.refined_table import refined_report
+
+    with Console(stderr=True).status("simulating ...") as status:
+        found = refined(
+            question,
+            asked,
+            target,
+            lambda label, done, of: status.update(f"simulating {done + 1} of {of}: {label}"),
+        )
+    console = Console()
+    if not as_json:
+        console.print()
+        console.print(refined_report(found, KNOWN_ERROR))
+    if write is not None:
+        write_config(found, question.batch, question.cluster, write)
+        if not as_json:
+            command = command_of(found, question.cluster, str(write))
+            console.print(f"\nRun it: {command}", highlight=False, markup=False, soft_wrap=True)
+    return found
 
 
 def _scale(question: Question, sizes: str, as_json: bool) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thinwire.cluster import Cluster, load_cluster
 from thinwire.errors import InputError
@@ -12,7 +14,14 @@ from thinwire.planner import Plan, Scaled, Settings, Workload, make_workload, qu
 from thinwire.planner import plan as make_plan
 from thinwire.units import parse_compute, parse_count, parse_rate, parse_time
 
-__all__ = ["Question", "answer", "scaled"]
+if TYPE_CHECKING:
+    from thinwire.models import ModelTable
+    from thinwire.planner.refine import Refined
+
+__all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "refined", "scaled"]
+
+SIMULATED_UP_TO = 16
+"""Nodes of a cluster up to which a plan is simulated unless told otherwise: within a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +40,72 @@ class Question:
     density: float
     accumulate: int
     every: int
+    layer_times: str = ""
 
 
-def answer(q: Question) -> Plan:
-    """The plan.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the options mean: what is trained, where, and how."""
+
+    workload: Workload
+    cluster: Cluster
+    settings: Settings
+    assumptions: tuple[str, ...]
+
+
+def answer(q: Question) -> tuple[Plan, Asked]:
+    """The plan by closed forms, and what was asked for.
 
     Raises:
         InputError: neither a cluster nor nodes and a link, both, or anything out of range.
     """
     _check_cluster(q)
-    workload, cluster, settings, assumptions = _understood(q)
-    return make_plan(workload, cluster, settings, assumptions)
+    asked = _understood(q)
+    return make_plan(asked.workload, asked.cluster, asked.settings, asked.assumptions), asked
+
+
+def refined(
+    q: Question, asked: Asked, target: str, tell: Callable[[str, int, int], None]
+) -> Refined:
+    """The plan refined by simulation.
+
+    Args:
+        q: the question.
+        asked: what it means.
+        target: to rank by.
+        tell: given progress, see `thinwire.planner.refine.refine`.
+
+    Raises:
+        InputError: a target that the cluster says too little for, layer times of another model.
+    """
+    from thinwire.planner.refine import refine
+    from thinwire.planner.simulate import Scene
+    from thinwire.planner.timed import load_of_table, measured_paces
+
+    job, cluster = asked.workload, asked.cluster
+    load = load_of_table(_table(q, job))
+    scene = Scene.of(job, cluster, load)
+    if q.layer_times:
+        from thinwire.models import load_layer_times
+
+        times = load_layer_times(Path(q.layer_times))
+        names = [node.name for node in cluster.nodes]
+        paces = tuple(measured_paces(load, times, names, job.batch))
+        scene = dataclasses.replace(scene, paces=paces)
+    return refine(job, scene, asked.settings, target=target, tell=tell)
+
+
+def _table(q: Question, job: Workload) -> ModelTable:
+    """The model's tensors; one of its size where only that is known."""
+    from thinwire.models import LayerRow, ModelTable, TensorRow, describe
+
+    if q.model:
+        return describe(q.model, batch=job.batch)
+    whole = LayerRow(name="", num_params=job.num_params, forward_flops=0, backward_flops=0,
+                     activation_bytes=0, order=0)  # fmt: skip
+    tensor = TensorRow(name="all", layer=0, shape=(job.num_params,), order=0, ready_flops=0)
+    return ModelTable(name=job.name, batch=job.batch, sample="", source="its size alone",
+                      layers=(whole,), tensors=(tensor,))  # fmt: skip
 
 
 def scaled(q: Question, sizes: str) -> tuple[str, tuple[str, ...], Iterator[Scaled]]:
@@ -64,19 +128,23 @@ def scaled(q: Question, sizes: str) -> tuple[str, tuple[str, ...], Iterator[Scal
         ) from None
     q = q if q.cluster else dataclasses.replace(q, nodes=2)
     _check_cluster(q)
-    workload, cluster, settings, assumptions = _understood(q)
+    asked = _understood(q)
+    workload, cluster = asked.workload, asked.cluster
     what = cluster.name if q.cluster else f"machines on {q.link}"
     title = f"{workload.name}, {workload.batch} samples a worker, {what}"
-    return title, assumptions, scale(workload, cluster, numbers, settings=settings)
+    found = scale(workload, cluster, numbers, settings=asked.settings)
+    return title, asked.assumptions, found
 
 
-def _understood(q: Question) -> tuple[Workload, Cluster, Settings, tuple[str, ...]]:
+def _understood(q: Question) -> Asked:
     workload = make_workload(
         q.model or None,
         params=int(parse_count(q.params)) if q.params else None,
         batch=q.batch,
         step_time=parse_time(q.step_time) if q.step_time else None,
     )
+    if q.layer_times and not q.model:
+        raise InputError("--layer-times without --model: which tensors were measured?")
     assumptions: tuple[str, ...] = ()
     if q.cluster:
         cluster = load_cluster(q.cluster)
@@ -89,7 +157,7 @@ def _understood(q: Question) -> tuple[Workload, Cluster, Settings, tuple[str, ..
             workload=workload,
         )
     settings = Settings(density=q.density, accumulate=q.accumulate, every=q.every)
-    return workload, cluster, settings, assumptions
+    return Asked(workload=workload, cluster=cluster, settings=settings, assumptions=assumptions)
 
 
 def _check_cluster(q: Question) -> None:

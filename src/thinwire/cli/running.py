@@ -79,6 +79,14 @@ def run(
     interface: Annotated[
         str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
     ] = "",
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Predict the step first, from the cluster's description; the record and the "
+            "report show it beside what was measured.",
+        ),
+    ] = False,
 ) -> int:
     """Train for real: every worker a process, the same text of the method. Or run a training
     script of your own on a virtual cluster.
@@ -109,6 +117,7 @@ def run(
         given=given_settings(set_, config),
         out=out,
         interface=interface or None,
+        predict=predict,
     )
     if processes:
         return start_processes(processes, request, sys.argv[1:])
@@ -117,7 +126,7 @@ def run(
 
 _SCRIPT_OPTIONS = ("what", "cluster", "workers", "link_model", "deadline", "seed", "out")
 _TASK_OPTIONS = ("what", "method", "task", "data", "processes", "seed", "set_", "config", "out",
-                 "interface")  # fmt: skip
+                 "interface", "predict")  # fmt: skip
 
 
 class RunCommand(TyperCommand):

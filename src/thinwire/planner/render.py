@@ -14,7 +14,7 @@ from thinwire.planner.predict import Prediction
 from thinwire.planner.scale import Scaled
 from thinwire.units import format_count, format_size, format_time
 
-__all__ = ["plan_report", "plan_table", "scale_table"]
+__all__ = ["plan_report", "plan_table", "scale_table", "three"]
 
 
 def plan_table(plan: Plan) -> Table:
@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> Table:
         chosen = p.method == plan.choice
         table.add_row(
             Text(f"{'›' if chosen else ' '} {_short(p)}", style="bold" if chosen else ""),
-            _three(p.samples_per_second) + ("*" if p.samples_per_second == best else " "),
+            three(p.samples_per_second) + ("*" if p.samples_per_second == best else " "),
             _brief(p.step_time),
             percent(p.exposed_share) if p.communication else "–",
             format_size(p.bytes_per_step),
@@ -82,7 +82,7 @@ def _brief(seconds: float) -> str:
     return format_time(seconds).replace(" min", "m").replace(" h", "h")
 
 
-def _three(value: float) -> str:
+def three(value: float) -> str:
     """Three significant digits, without an exponent."""
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"

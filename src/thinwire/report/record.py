@@ -37,7 +37,9 @@ class Run(msgspec.Struct, tag_field="kind", tag="run", kw_only=True):
     """A run begins: `run` is its id in this file, `label` groups the seeds of one method.
 
     `mode` is "virtual" or "real"; `nodes` is the cluster node of each worker. `wire_model` says
-    how the network was modelled ("fair", "queue"), empty on a real one.
+    how the network was modelled ("fair", "queue"), empty on a real one. `predicted` is what was
+    foreseen before it began, where it was asked for: `step_time` in seconds, `bytes_per_step` sent
+    per worker, `waiting` as a share of the workers' time, 0..1.
     """
 
     run: str
@@ -49,6 +51,7 @@ class Run(msgspec.Struct, tag_field="kind", tag="run", kw_only=True):
     nodes: list[str]
     num_params: int
     wire_model: str = ""
+    predicted: dict[str, float] = {}
 
 
 class Step(msgspec.Struct, tag_field="kind", tag="step", kw_only=True):

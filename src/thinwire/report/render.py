@@ -13,6 +13,7 @@ from thinwire.errors import InputError
 from thinwire.report.compare import Comparison, compare
 from thinwire.report.html import report_html
 from thinwire.report.phases import phases_table
+from thinwire.report.predicted import predicted_table
 from thinwire.report.reader import Record, read_record
 from thinwire.report.summary import curves_csv, summary_csv, summary_json
 from thinwire.report.table import comparison_table, plain
@@ -85,6 +86,10 @@ def _print(record: Record, comparison: Comparison, console: Console, phases: boo
     console.print(Text(plain(_caption(comparison), console), style="dim"))
     for remark in remarks(comparison, record):
         console.print(Text(plain(remark, console)))
+    foreseen = predicted_table(record, console)
+    if foreseen is not None:
+        console.print()
+        console.print(foreseen)
     if phases:
         _print_phases(comparison, console)
     console.print()

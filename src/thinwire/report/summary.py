@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from thinwire.report.compare import Comparison, MethodSummary, Spread
+from thinwire.report.predicted import predicted_rows
 from thinwire.report.reader import Record
 from thinwire.report.table import COLUMNS
 from thinwire.report.verdict import remarks, verdict
@@ -32,6 +33,7 @@ def summary_json(record: Record, comparison: Comparison) -> str:
         "baselines": comparison.baselines,
         "methods": [_row(row) for row in comparison.rows],
         "remarks": remarks(comparison, record),
+        "predicted": predicted_rows(record),
         "command": record.header.command,
         "versions": record.header.versions,
     }

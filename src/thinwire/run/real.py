@@ -25,6 +25,7 @@ from thinwire.report import End, Line, Recorder, RunView, render
 from thinwire.run.compare import header
 from thinwire.run.experiment import Emit, Job, Programs, bad_end, summary
 from thinwire.run.folders import claim_folder, refuse_used
+from thinwire.run.foresee import foresee
 from thinwire.run.recipes import RECIPES
 from thinwire.run.settings import MethodSpec, assign
 from thinwire.tasks import Task, load_task
@@ -50,6 +51,7 @@ class Running:
         given: flat settings, as `--set` gives them.
         out: run folder, written by rank 0; None is a new one under `runs`.
         interface: network interface or address; None is the one that leads to the master.
+        predict: whether rank 0 predicts the step first, and puts that into the record.
     """
 
     cluster: str
@@ -60,6 +62,7 @@ class Running:
     given: Mapping[str, Any] = field(default_factory=dict)
     out: Path | None = None
     interface: str | None = None
+    predict: bool = False
 
 
 def start_processes(count: int, request: Running, arguments: list[str]) -> int:
@@ -140,7 +143,9 @@ def run_here(request: Running) -> int:
     job, task = _job(request, _world_size())
     task.train_data()
     threads = _use_threads(job.train.threads)
-    ready = _Ready(request, job, task, job.plan(task.num_train), threads)
+    ready = _Ready(
+        request, job, task, job.plan(task.num_train), threads, _predicted(request, job, task)
+    )
     # torch imports its compiler with the first optimizer: seconds that are not the training's.
     ready.plan.optimizer.build(torch.nn.Parameter(torch.zeros(1)))
     with _display(ready) as view:
@@ -159,6 +164,15 @@ def run_here(request: Running) -> int:
     if folder is not None:
         render(folder)
     return 0
+
+
+def _predicted(request: Running, job: Job, task: Task) -> dict[str, float]:
+    if not request.predict or os.environ["RANK"] != "0":
+        return {}
+    found = foresee(job, task)
+    if not found:
+        print("no prediction: it would take too long; the run begins", file=sys.stderr, flush=True)
+    return found
 
 
 def _display(ready: _Ready) -> contextlib.AbstractContextManager[RunView | None]:
@@ -180,6 +194,7 @@ class _Ready:
     task: Task
     plan: Plan
     threads: int
+    predicted: dict[str, float]
 
 
 def _world_size() -> int:
@@ -239,7 +254,8 @@ def _recording(
         recorder.write(header(settings, cluster_to_toml(job.cluster)))
         num_params = sum(p.numel() for p in ready.task.model().parameters())
         nodes = [node.name for node in job.cluster.nodes]
-        emit(job.run_line("real", num_params, nodes))
+        line = job.run_line("real", num_params, nodes)
+        emit(msgspec.structs.replace(line, predicted=ready.predicted))
         view.begin(lambda: (comm.step, _sent_so_far(comm.meter), comm.meter.phases.seconds()))
         try:
             yield emit

@@ -74,7 +74,8 @@ class Flow(msgspec.Struct, kw_only=True, frozen=True):
     """A stream from one rank to another, as the receiver saw it.
 
     Attributes:
-        rate: bytes per second without the beginning: the mean, and the quartiles of slices of time.
+        rate: bytes per second without the beginning, by slices of time: quartiles, and as median
+            the mean of the middle half.
         nbytes: that came in `seconds`.
         head: bytes that came sooner than the rate allows, at the beginning: a bucket or buffer on
             the way was empty; 0 if none.

@@ -10,6 +10,7 @@ import bisect
 import contextlib
 import itertools
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Sequence
@@ -129,7 +130,7 @@ def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
     """Rate and head of a stream, from the bytes that had come at each moment.
 
     The time is cut into 20 slices. Rates are those of all but the first two, in which TCP speeds up
-    and empty buckets and buffers on the way fill.
+    and empty buckets and buffers on the way fill; the rate is the mean of the middle half of them.
 
     Args:
         moments: seconds, rising.
@@ -145,9 +146,12 @@ def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
     width = seconds / _SLICES
     marks = [_count_at(moments, counts, began + width * i) for i in range(_SLICES + 1)]
     steady = marks[_LEFT_OUT:]
-    spread = spread_of([(b - a) / width for a, b in itertools.pairwise(steady)])
-    # The mean of the slices, for a stream that comes in jerks has a median that says little.
-    mean = (marks[-1] - marks[_LEFT_OUT]) / (width * (_SLICES - _LEFT_OUT))
+    rates = sorted((b - a) / width for a, b in itertools.pairwise(steady))
+    spread = spread_of(rates)
+    # The mean of the middle half: a stall of a busy processor is not the wire's, nor what comes at
+    # once after it; and of a stream that comes in jerks a median says little.
+    cut = len(rates) // 4
+    mean = statistics.fmean(rates[cut:-cut])
     head = marks[_LEFT_OUT] - mean * width * _LEFT_OUT
     return Flow(
         rate=msgspec.structs.replace(spread, median=mean),
