@@ -234,7 +234,7 @@ def plan(
         bool | None,
         typer.Option(
             help="Refine the closed forms by the methods' own programs on the virtual cluster, "
-            "within a minute. Default: up to 16 nodes.",
+            "within a minute. Default: on a terminal, up to 16 nodes.",
         ),
     ] = None,
     target: Annotated[
@@ -288,7 +288,8 @@ def plan(
     if simulate is False:
         _refuse_extras(extras, "with --no-simulate")
     result, asked = answer(question)
-    wanted = any(extras.values()) or asked.cluster.size <= SIMULATED_UP_TO
+    watched = not as_json and sys.stdout.isatty()
+    wanted = any(extras.values()) or (watched and asked.cluster.size <= SIMULATED_UP_TO)
     if not as_json:
         from thinwire.planner import plan_report
 
