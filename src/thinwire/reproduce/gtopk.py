@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from thinwire.methods import GTopK, Paper
+from thinwire.passes import coded_size
 from thinwire.reproduce._gtopk_own import DEVICE, HOST, Steps, own_share, own_steps
 from thinwire.reproduce._gtopk_published import (
     ALPHA_BETA,
@@ -29,6 +30,7 @@ _MOST = WORKERS[-1]
 _FITTED = MODELS[0]
 _WANTED_ERROR = 15.0  # percent, median over the cells that are predicted
 _WANTED_SHARE = 0.9
+_VALUE = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -224,11 +226,13 @@ def _short(model: Model, steps: Steps) -> str:
     """Why a share is too small."""
     if steps.share >= _WANTED_SHARE:
         return ""
-    wire = exchange_time("gTop-k", model, _MOST)
+    messages = 2 * (_MOST - 1).bit_length()
+    each = _VALUE * model.kept + coded_size(model.kept, model.params)
+    wire = messages * (NETWORK.latency + each / NETWORK.rate)
     fewer = [n for n in WORKERS[:-1] if own_share(model, n, DEVICE) >= _WANTED_SHARE]
     reach = f"up to {fewer[-1]} workers it is enough" if fewer else "nor is it enough at 4 workers"
     return (
-        f"{2 * (_MOST - 1).bit_length()} messages of {model.kept:,} entries, one after the other, "
+        f"{messages} messages of {model.kept:,} entries with coded indices, one after the other, "
         f"take {format_time(wire)} beside {format_time(steps.alone)} of computing: "
         f"{steps.alone / (steps.alone + wire):.3f} if selecting and merging took no time; {reach}"
     )
