@@ -31,23 +31,21 @@ from thinwire.cluster import load_cluster
 from thinwire.report import read_record
 from thinwire.report.charts import Axis, line_chart
 from thinwire.report.curves import curve_of
-from thinwire.report.reader import Record, RunRecord
+from thinwire.report.reader import Follower, Record, RunRecord
+from thinwire.report.record import End
 from thinwire.run.experiment import Job
 from thinwire.run.pool import run_jobs
 from thinwire.run.settings import MethodSpec, assign
 from thinwire.tasks import load_task
+from tune import HEADER, job_of
 
 TUNING_SEED = 100
 RATES = (0.05, 0.1, 0.2)
 METHODS = "ssgd,topk,gtopk,dgc"
 SPARSE = ("topk", "gtopk", "dgc")
-HEADER = (
-    '{"kind":"header","schema":1,"created":"","command":[],"settings":{},"cluster":"",'
-    '"versions":{},"machine":{}}\n'
-)
 
 
-def job_of(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job:
+def planned(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job:
     """One run: a method with a learning rate and a seed."""
     spec = MethodSpec.parse(name)
     steps = options.train_limit / (options.batch * options.workers)
@@ -56,7 +54,7 @@ def job_of(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job:
         "train.momentum": 0.0 if name == "dgc" else 0.9,  # dgc's is its own
         "train.batch": options.batch,
         "train.epochs": options.epochs,
-        "train.evals": 30,
+        "train.evals": max(3, round(options.epochs)),
         "train.threads": 1,
         "train.warmup": round(steps * options.warmup / 2),
     }
@@ -64,16 +62,7 @@ def job_of(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job:
         given |= {"method.density": options.density, "method.warmup": round(steps * options.warmup)}
     settings = assign([spec], given, {})[0]
     cluster = load_cluster(options.cluster).select(range(options.workers))
-    return Job(
-        run=f"{name}|{lr:g}/{seed}",
-        label=f"{name}|{lr:g}",
-        name=spec.name,
-        method=settings.method,
-        cluster=cluster,
-        train=settings.train,
-        wire=settings.wire,
-        seed=seed,
-    )
+    return job_of(spec, settings, cluster, f"{name}|{lr:g}", seed)
 
 
 def train(jobs: list[Job], options: argparse.Namespace, what: str) -> Record:
@@ -89,11 +78,10 @@ def train(jobs: list[Job], options: argparse.Namespace, what: str) -> Record:
     make_task = partial(load_task, options.task, options.data, train_limit=options.train_limit)
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task(what, total=len(jobs), completed=len(jobs) - len(todo))
-        names = {job.run for job in todo}
+        lines = Follower(folder, from_end=True)
 
         def watch() -> None:
-            ended = {r.start.run for r in read_record(folder).runs if r.status != "interrupted"}
-            progress.update(bar, completed=len(jobs) - len(names - ended))
+            progress.advance(bar, sum(isinstance(line, End) for line in lines.poll()))
 
         failures = run_jobs(todo, make_task, folder, options.processes, watch)
     for failure in failures:
@@ -189,11 +177,11 @@ def main() -> int:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     names = [*dict.fromkeys(["ssgd", *options.methods.split(",")])]
-    tuning = [job_of(name, lr, TUNING_SEED, options) for name in names for lr in RATES]
+    tuning = [planned(name, lr, TUNING_SEED, options) for name in names for lr in RATES]
     record = train(tuning, options, "tuning")
     chosen = {name: best_rate(record, name) for name in names}
     jobs = [
-        job_of(n, lr, seed, options) for n, lr in chosen.items() for seed in range(options.seeds)
+        planned(n, lr, seed, options) for n, lr in chosen.items() for seed in range(options.seeds)
     ]
     record = train(jobs, options, "training")
     rows = show(record, chosen, options)

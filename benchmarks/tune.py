@@ -18,16 +18,34 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from thinwire.cluster import load_cluster
+from thinwire.cluster import Cluster, load_cluster
 from thinwire.report import read_record
 from thinwire.run.experiment import Job
 from thinwire.run.pool import run_jobs
 from thinwire.run.recipes import DEFAULT_METHODS
-from thinwire.run.settings import MethodSpec, assign, parse_assignments
+from thinwire.run.settings import Assigned, MethodSpec, assign, parse_assignments
 from thinwire.tasks import load_task
 
 RATES = (0.05, 0.1, 0.2)
 MOMENTA = (0.0,)
+HEADER = (
+    '{"kind":"header","schema":1,"created":"","command":[],"settings":{},"cluster":"",'
+    '"versions":{},"machine":{}}\n'
+)
+
+
+def job_of(spec: MethodSpec, settings: Assigned, cluster: Cluster, label: str, seed: int) -> Job:
+    """One run of a study: `label` names the settings, and groups the seeds."""
+    return Job(
+        run=f"{label}/{seed}",
+        label=label,
+        name=spec.name,
+        method=settings.method,
+        cluster=cluster,
+        train=settings.train,
+        wire=settings.wire,
+        seed=seed,
+    )
 
 
 def main() -> None:
@@ -49,25 +67,10 @@ def main() -> None:
         spec = MethodSpec.parse(text)
         given = {**parse_assignments(args.given), "train.lr": lr, "train.momentum": momentum}
         settings = assign([spec], given, {})[0]
-        for seed in seeds:
-            label = f"{text}|{lr}|{momentum}"
-            jobs.append(
-                Job(
-                    run=f"{label}/{seed}",
-                    label=label,
-                    name=spec.name,
-                    method=settings.method,
-                    cluster=cluster,
-                    train=settings.train,
-                    wire=settings.wire,
-                    seed=seed,
-                )
-            )
+        label = f"{text}|{lr}|{momentum}"
+        jobs += [job_of(spec, settings, cluster, label, seed) for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "record.jsonl").write_text(
-            '{"kind":"header","schema":1,"created":"","command":[],"settings":{},"cluster":"",'
-            '"versions":{},"machine":{}}\n'
-        )
+        (Path(folder) / "record.jsonl").write_text(HEADER)
         make_task = partial(load_task, args.task, args.data)
         failures = run_jobs(jobs, make_task, Path(folder), os.cpu_count() or 1, lambda: None)
         record = read_record(folder)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinwire.flat import Layer
 
-__all__ = ["FlopCount", "Inputs", "backward_shares", "layer_shares"]
+__all__ = ["FlopCount", "Inputs", "backward_shares", "layer_shares", "without_data"]
 
 
 class FlopCount(TorchDispatchMode):
@@ -96,7 +96,8 @@ def backward_shares(
     done: dict[str, int] = {}
     try:
         count = FlopCount()
-        twin = _without_data(model)
+        with _unhooked(model):  # whose owners a copy would take along
+            twin = without_data(model)
         params = dict(twin.named_parameters())
         for name in names:
             params[name].register_post_accumulate_grad_hook(
@@ -139,16 +140,19 @@ def _has_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
-def _without_data(model: nn.Module) -> nn.Module:
-    """A copy on the meta device without hooks; the data are not copied."""
+def without_data(model: nn.Module) -> nn.Module:
+    """A copy on the meta device; the model itself is left alone, and its data are not copied.
+
+    Raises:
+        Exception: the model's, where it can't be copied.
+    """
     memo: dict[int, Any] = {}
     for param in model.parameters():
         empty = torch.empty_like(param, device="meta")
         memo[id(param)] = nn.Parameter(empty, requires_grad=param.requires_grad)
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    with _unhooked(model):
-        return copy.deepcopy(model, memo)
+    return copy.deepcopy(model, memo)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -156,7 +160,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @contextlib.contextmanager
 def _unhooked(model: nn.Module) -> Iterator[None]:
-    """Within: no module has hooks, whose owners a copy would take along."""
+    """Within: no module has hooks."""
     kept = [(module.__dict__, name) for module in model.modules() for name in _HOOKS]
     kept = [(own, name, own[name]) for own, name in kept if own.get(name)]
     try:

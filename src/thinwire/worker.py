@@ -24,6 +24,7 @@ from thinwire.batches import SampleStream, batch_slice
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.flat import Flat, Layer, digest, is_finite
 from thinwire.operations import Inputs, layer_shares
+from thinwire.passes import step_bytes
 from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
 from thinwire.wire.packet import Packet
@@ -236,8 +237,9 @@ class _Generators:
 
 
 def step_work(params_P: torch.Tensor) -> Work:
-    """An optimizer's step: reads the direction, reads and writes parameters and momentum."""
-    return Work(memory_bytes=5.0 * params_P.numel() * params_P.itemsize, kind="step")
+    """An optimizer's step."""
+    nbytes = step_bytes(params_P.numel(), params_P.itemsize)
+    return Work(memory_bytes=nbytes, kind="step")
 
 
 class Replica:

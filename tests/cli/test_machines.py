@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -15,26 +13,8 @@ from thinwire.run import doctor
 from thinwire.run.doctor import Examination, Finding
 from thinwire.run.doctor.start import start_processes
 
-cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 MOONS = "thinwire.testing.toys:Moons"
 HOSTS = '[[hosts]]\nname = "alice"\n[[hosts]]\nname = "bob"\naddress = "10.0.0.2"\n'
-
-
-@pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Run a command line in a folder of its own: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "THINWIRE_INTERFACE"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def test_a_machine_alone_is_examined_and_written(thinwire, tmp_path):

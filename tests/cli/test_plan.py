@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable
 
 import pytest
 
-cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 QUICK = ("--params", "2M", "--step-time", "0.1s", "--nodes", "2", "--link", "1gbit")
-
-
-@pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Run a command line in a folder of its own: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def test_a_plan_is_simulated_and_written(thinwire, tmp_path):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -18,30 +16,16 @@ from thinwire.cluster import load_cluster
 from thinwire.models import load_layer_times
 from thinwire.run import probe as probes
 
-cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 
-
-@pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Run a command line in a folder of its own, quickly: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "THINWIRE_INTERFACE"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch) -> None:
+    """Short measurements."""
     whole = probes.probe
 
-    def quickly(request: probes.Request, files: probes.Files) -> int:
+    def probe(request: probes.Request, files: probes.Files) -> int:
         return whole(dataclasses.replace(request, compute=0.05, kernels=0.05), files)
 
-    monkeypatch.setattr(probes, "probe", quickly)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
+    monkeypatch.setattr(probes, "probe", probe)
 
 
 def test_a_machine_alone_is_measured_and_its_files_are_read_back(thinwire, tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,14 @@ from thinwire.cluster import Cluster, Node
 from thinwire.methods import build_method
 from thinwire.run.experiment import Job
 from thinwire.run.settings import TrainSettings, WireSettings
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(8)
+        yield sock
 
 
 def small_cluster(size: int, slowdowns: tuple[float, ...] = (), **node: Any) -> Cluster:

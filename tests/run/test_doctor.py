@@ -9,7 +9,6 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -185,14 +184,6 @@ def test_rounds_hold_every_pair_once_and_no_rank_twice_at_a_time(size):
         ranks = [rank for pair in pairs for rank in pair]
         assert len(ranks) == len(dict.fromkeys(ranks))
     assert all(len(pairs) == 1 for pairs in plan) is (size <= 8)
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(8)
-        yield sock
 
 
 def target_of(listener: socket.socket) -> Target:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -56,14 +56,6 @@ class Notes(Watcher):
 
 
 # Pairs.
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(8)
-        yield sock
 
 
 def target_of(listener: socket.socket, rank: int = 0) -> Target:

@@ -16,6 +16,16 @@ from thinwire.errors import InputError
 
 __all__ = ["add_to"]
 
+ProcessesOption = Annotated[
+    int, typer.Option(min=0, max=64, help="Start this many processes on this machine.")
+]
+InterfaceOption = Annotated[
+    str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
+]
+DeadlineOption = Annotated[
+    float, typer.Option(min=1.0, help="Seconds for which absent ranks are waited for.")
+]
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
@@ -36,15 +46,9 @@ def doctor(
     ] = "",
     data: DataOption = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a timed step.")] = 32,
-    processes: Annotated[
-        int, typer.Option(min=0, max=64, help="Start this many processes on this machine.")
-    ] = 0,
-    interface: Annotated[
-        str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
-    ] = "",
-    deadline: Annotated[
-        float, typer.Option(min=1.0, help="Seconds for which absent ranks are waited for.")
-    ] = 60.0,
+    processes: ProcessesOption = 0,
+    interface: InterfaceOption = "",
+    deadline: DeadlineOption = 60.0,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write everything there too.")
     ] = None,
@@ -113,21 +117,15 @@ def probe(
         int,
         typer.Option(min=0, help="Of each process; 0 shares a machine's cores, as `run` does."),
     ] = 0,
-    processes: Annotated[
-        int, typer.Option(min=0, max=64, help="Start this many processes on this machine.")
-    ] = 0,
+    processes: ProcessesOption = 0,
     seconds: Annotated[
         float,
         typer.Option(
             min=0.1, max=60.0, help="Of each stream between two machines, in each direction."
         ),
     ] = 1.0,
-    interface: Annotated[
-        str, typer.Option(help="Network interface or address to use (or THINWIRE_INTERFACE).")
-    ] = "",
-    deadline: Annotated[
-        float, typer.Option(min=1.0, help="Seconds for which absent ranks are waited for.")
-    ] = 60.0,
+    interface: InterfaceOption = "",
+    deadline: DeadlineOption = 60.0,
     name: Annotated[str, typer.Option(help="Of the cluster.")] = "measured",
     layers: Annotated[
         Path | None,

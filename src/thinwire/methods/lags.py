@@ -47,9 +47,9 @@ class LAGS(Method):
 
     Traffic per worker and step: k entries of 8 bytes to P−1 others, the k of all tensors together,
     and small tensors whole by all-reduce, all of it beside the backward pass. No staleness of the
-    parameters; an entry that isn't sent waits in the error memory. Two more vectors: the memory,
-    and the one that it becomes when all ranks have come through the step. Nothing is lost: what was
-    sent is used in full, what wasn't stays.
+    parameters; an entry that isn't sent waits in the error memory. Three more vectors: the memory,
+    the one that it becomes when all ranks have come through the step, and the sum. Nothing is lost:
+    what was sent is used in full, what wasn't stays.
 
     Update rule, tensor by tensor in backward order: `a_r = e_r + w_r·g_r`; `s_r` = the k entries of
     a_r largest in magnitude; `e_r = a_r − s_r`; the exchange of `s_r` begins. After backward

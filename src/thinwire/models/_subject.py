@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import importlib
 import inspect
@@ -21,6 +20,7 @@ from thinwire.models.inception_v4 import inception_v4
 from thinwire.models.lstm_ptb import LSTMPTB
 from thinwire.models.published import PUBLISHED
 from thinwire.models.vgg_cifar import vgg16_cifar
+from thinwire.operations import without_data
 from thinwire.tasks.models import ResNet20
 
 __all__ = ["Make", "Sizes", "Subject", "runnable", "subject_of"]
@@ -259,15 +259,8 @@ def _with_inputs(name: str, model: nn.Module, sizes: Sizes, inputs: Any, source:
 
 
 def _without_data(model: nn.Module) -> nn.Module:
-    """A copy on the meta device; the model itself is left alone, and its data are not copied."""
-    memo: dict[int, Any] = {}
-    for param in model.parameters():
-        empty = torch.empty_like(param, device="meta")
-        memo[id(param)] = nn.Parameter(empty, requires_grad=param.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     try:
-        return copy.deepcopy(model, memo)
+        return without_data(model)
     except Exception as error:
         raise InputError(
             f"model {type(model).__name__} cannot be copied ({type(error).__name__}: {error}); "

@@ -7,9 +7,7 @@ two. Nothing here loads torch.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import msgspec
 
 from thinwire.errors import InputError
+from thinwire.models._toml import parsed, quoted, text_of
 
 __all__ = ["LayerRow", "ModelTable", "TensorRow", "load_table", "make_layers"]
 
@@ -233,7 +232,7 @@ class ModelTable:
         """The table as schema 1: `from_toml` makes an equal one of it."""
         head = {"name": self.name, "batch": self.batch, "sample": self.sample}
         head |= {"source": self.source, "notes": list(self.notes)}
-        lines = [f"schema = {_SCHEMA}", *(f"{key} = {_json(v)}" for key, v in head.items())]
+        lines = [f"schema = {_SCHEMA}", *(f"{key} = {quoted(v)}" for key, v in head.items())]
         lines += [
             "",
             "# layer, forward FLOPs, backward FLOPs, bytes kept for backward",
@@ -241,7 +240,7 @@ class ModelTable:
         ]
         for row in self.layers:
             values = [row.name, row.forward_flops, row.backward_flops, row.activation_bytes]
-            lines.append(f"  {_json(values)},")
+            lines.append(f"  {quoted(values)},")
         lines += ["]", "", "# index of its layer, name in it, shape, place among the gradients as"]
         lines += [
             "# they are completed (-1: gets none), backward FLOPs done by then",
@@ -251,7 +250,7 @@ class ModelTable:
             order = -1 if tensor.order is None else tensor.order
             name = _inside(tensor.name, self.layers[tensor.layer].name)
             values = [tensor.layer, name, list(tensor.shape), order, tensor.ready_flops]
-            lines.append(f"  {_json(values)},")
+            lines.append(f"  {quoted(values)},")
         return "\n".join([*lines, "]"]) + "\n"
 
     @classmethod
@@ -265,12 +264,7 @@ class ModelTable:
         Raises:
             InputError: not TOML, a missing or unknown key, a value out of range.
         """
-        try:
-            read = msgspec.convert(tomllib.loads(text), _File)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{source}: not TOML: {error}") from None
-        except msgspec.ValidationError as error:
-            raise InputError(f"{source}: {error}") from None
+        read = parsed(text, _File, source)
         _check(read, source)
         names = [row.name for row in read.layers]
         tensors = tuple(
@@ -297,11 +291,7 @@ def load_table(path: str | Path) -> ModelTable:
     Raises:
         InputError: no such file, or a mistake in it.
     """
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    return ModelTable.from_toml(text, source=str(path))
+    return ModelTable.from_toml(text_of(path), source=str(path))
 
 
 def make_layers(
@@ -394,8 +384,3 @@ def _sum(name: str, layers: Sequence[LayerRow]) -> LayerRow:
 
 def _inside(name: str, layer: str) -> str:
     return name.removeprefix(f"{layer}.") if layer else name
-
-
-def _json(value: Any) -> str:
-    # JSON's escapes are TOML's too, except that TOML wants DEL escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -5,17 +5,15 @@ Nothing here loads torch. `thinwire probe` writes such files.
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from thinwire.errors import InputError, nearest
+from thinwire.models._toml import parsed, quoted, text_of
 
 __all__ = ["LayerTimes", "NodeTimes", "TimedTensor", "load_layer_times"]
 
@@ -95,20 +93,20 @@ class LayerTimes:
         """
         lines = [
             f"schema = {_SCHEMA}",
-            f"model = {_json(self.model)}",
+            f"model = {quoted(self.model)}",
             f"batch = {self.batch}",
-            f"source = {_json(self.source)}",
+            f"source = {quoted(self.source)}",
             "",
             "# name and elements of each trainable tensor, in the order of model.parameters()",
             "tensors = [",
-            *(f"  {_json([tensor.name, tensor.numel])}," for tensor in self.tensors),
+            *(f"  {quoted([tensor.name, tensor.numel])}," for tensor in self.tensors),
             "]",
         ]
         for node in self.nodes:
             lines += [
                 "",
                 "[[nodes]]",
-                f"name = {_json(node.name)}",
+                f"name = {quoted(node.name)}",
                 f"forward = {_seconds(node.forward)}        # seconds, median",
                 f"backward = {_seconds(node.backward)}",
                 f"step = {_seconds(node.step)}",
@@ -132,12 +130,7 @@ class LayerTimes:
         Raises:
             InputError: not TOML, a missing or unknown key, a value out of range.
         """
-        try:
-            read = msgspec.convert(tomllib.loads(text), _File, strict=False)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{source}: not TOML: {error}") from None
-        except msgspec.ValidationError as error:
-            raise InputError(f"{source}: {error}") from None
+        read = parsed(text, _File, source, strict=False)
         _check(read, source)
         return cls(
             model=read.model,
@@ -166,11 +159,7 @@ def load_layer_times(path: str | Path) -> LayerTimes:
     Raises:
         InputError: no such file, or a mistake in it.
     """
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    return LayerTimes.from_toml(text, source=str(path))
+    return LayerTimes.from_toml(text_of(path), source=str(path))
 
 
 class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,8 +223,3 @@ def _maybe(seconds: float) -> float | None:
 
 def _seconds(value: float | None) -> str:
     return "-1" if value is None else f"{value:.7f}"
-
-
-def _json(value: Any) -> str:
-    # JSON's escapes are TOML's too, except that TOML wants DEL escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

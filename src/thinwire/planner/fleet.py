@@ -13,6 +13,7 @@ message has its share of every line on its path, as in a plan.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ class _Leg:
     transfer: np.ndarray
     repeat: int
 
-    @property
+    @functools.cached_property
     def is_steady_ring(self) -> bool:
         """Everybody sends to the next, and all messages take equally long."""
         return (

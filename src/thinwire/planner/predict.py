@@ -24,12 +24,12 @@ from thinwire.errors import InputError
 from thinwire.passes import (
     CODED_FROM,
     code_bytes,
-    coded_size,
     merge_bytes,
+    packed_size,
     scatter_bytes,
     selection_bytes,
 )
-from thinwire.planner.rounds import Cost, Wire, all_gather, all_reduces, gtopk_tree
+from thinwire.planner.rounds import Cost, Round, Wire, all_gather, all_reduces, gtopk_tree
 from thinwire.planner.workload import Workload, compute_times, mean_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ __all__ = [
     "METHODS",
     "Prediction",
     "Settings",
+    "cheapest_all_reduce",
     "num_kept",
     "predict",
     "split",
@@ -178,7 +179,8 @@ def predict(
     if len(times) == 1:
         raws += [_like_alone(raws[0], method, settings) for method in METHODS[1:]]
     else:
-        dense, algorithm = _best_all_reduce(wire, len(times), workload.num_params)
+        rounds, algorithm = cheapest_all_reduce(wire, len(times), workload.num_params)
+        dense = wire.cost(rounds)
         batches = split(workload.batch, times, settings.batch)
         step = max(b / workload.batch * t for b, t in zip(batches, times, strict=True))
         raws += [
@@ -241,7 +243,6 @@ def _gtopk(
 ) -> _Raw:
     k, numel = num_kept(settings.density, workload.num_params), workload.num_params
     coded = k >= CODED_FROM
-    nbytes = 4 * k + coded_size(k, numel) if coded else _ENTRY * k
     merges = (len(times) - 1).bit_length()
     moved = {
         "select": selection_bytes(numel),
@@ -252,7 +253,8 @@ def _gtopk(
     }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("gtopk", _label("gtopk", settings), float(sum(batches)), compute, overhead,
-                wire.cost(gtopk_tree(len(times), nbytes)), algorithm="top-k tree")  # fmt: skip
+                wire.cost(gtopk_tree(len(times), packed_size(k, numel))),
+                algorithm="top-k tree")  # fmt: skip
 
 
 def _localsgd(
@@ -276,12 +278,18 @@ def _label(method: str, settings: Settings) -> str:
     }[method]
 
 
-def _best_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[Cost, str]:
-    """The cheapest algorithm, so that the dense baseline is the strongest one."""
-    rounds = all_reduces(size, _VALUE * num_params)
-    costs = {name: wire.cost(each) for name, each in rounds.items()}
-    best = min(costs, key=lambda name: costs[name].seconds)
-    return costs[best], best
+def cheapest_all_reduce(wire: Wire, size: int, num_params: int) -> tuple[list[Round], str]:
+    """The rounds and the name of the cheapest algorithm, so that the dense baseline is the
+    strongest one.
+
+    Args:
+        wire: of the cluster.
+        size: workers.
+        num_params: summed, 4 bytes each.
+    """
+    found = all_reduces(size, _VALUE * num_params)
+    best = min(found, key=lambda name: wire.cost(found[name]).seconds)
+    return found[best], best
 
 
 def split(each: int, times: Sequence[float], rule: str) -> list[int]:

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from thinwire.planner._words import percent, ratio_text
 from thinwire.planner.refine import Refined, Row
-from thinwire.planner.render import three
-from thinwire.units import format_energy, format_size, format_time
+from thinwire.planner.render import brief, three
+from thinwire.units import format_energy, format_size
 
 __all__ = ["refined_report", "refined_table"]
 
@@ -42,7 +42,7 @@ def _cells(row: Row, energy: bool) -> list[str]:
     found, closed = row.simulated, row.candidate.closed_time
     joules = found.joules_per_sample
     return [
-        _brief(found.step_time),
+        brief(found.step_time),
         "–" if closed is None else ratio_text(closed / found.step_time),
         three(found.samples_per_second),
         format_size(found.bytes_per_step),
@@ -94,7 +94,3 @@ def _short(row: Row) -> str:
         else:
             words.append(f"{key} {value}")
     return " ".join([row.candidate.method, *words])
-
-
-def _brief(seconds: float) -> str:
-    return format_time(seconds).replace(" min", "m").replace(" h", "h")

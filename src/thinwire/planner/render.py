@@ -14,7 +14,7 @@ from thinwire.planner.predict import Prediction
 from thinwire.planner.scale import Scaled
 from thinwire.units import format_count, format_size, format_time
 
-__all__ = ["plan_report", "plan_table", "scale_table", "three"]
+__all__ = ["brief", "plan_report", "plan_table", "scale_table", "three"]
 
 
 def plan_table(plan: Plan) -> Table:
@@ -32,7 +32,7 @@ def plan_table(plan: Plan) -> Table:
         table.add_row(
             Text(f"{'›' if chosen else ' '} {_short(p)}", style="bold" if chosen else ""),
             three(p.samples_per_second) + ("*" if p.samples_per_second == best else " "),
-            _brief(p.step_time),
+            brief(p.step_time),
             percent(p.exposed_share) if p.communication else "–",
             format_size(p.bytes_per_step),
             ratio_text(p.speedup_ssgd),
@@ -77,7 +77,7 @@ def _short(p: Prediction) -> str:
     return p.label.replace(", density ", " ").replace(" (fastest node)", "")
 
 
-def _brief(seconds: float) -> str:
+def brief(seconds: float) -> str:
     """A time that is short enough for a column."""
     return format_time(seconds).replace(" min", "m").replace(" h", "h")
 
@@ -107,7 +107,7 @@ def scale_table(results: Sequence[Scaled], title: str) -> Table:
         cells = []
         for method in methods:
             each = row[method]
-            text = f"{_brief(each.step_time)} {percent(each.efficiency):>5}"
+            text = f"{brief(each.step_time)} {percent(each.efficiency):>5}"
             cells.append(f"[bold green]{text}[/]" if method == best else text)
         table.add_row(f"{size:,}", *cells)
     table.caption = (

@@ -12,14 +12,21 @@ from thinwire.errors import InputError, nearest
 from thinwire.passes import (
     CODED_FROM,
     code_bytes,
-    coded_size,
     merge_bytes,
+    packed_size,
     scatter_bytes,
     selection_bytes,
+    step_bytes,
 )
 from thinwire.planner.fleet import Fleet, grow
-from thinwire.planner.predict import BACKWARD_SHARE, Settings, num_kept, split
-from thinwire.planner.rounds import Round, Wire, all_gather, all_reduces, gtopk_tree
+from thinwire.planner.predict import (
+    BACKWARD_SHARE,
+    Settings,
+    cheapest_all_reduce,
+    num_kept,
+    split,
+)
+from thinwire.planner.rounds import Round, Wire, all_gather, gtopk_tree
 from thinwire.planner.workload import Workload, compute_times
 
 if TYPE_CHECKING:
@@ -27,8 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALED_METHODS", "Scaled", "scale"]
 
-_VALUE, _ENTRY = 4, 8
-_APPLY_PASSES = 5  # an optimizer's step: see `worker.step_work`
+_ENTRY = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +83,16 @@ class _Job:
     @property
     def apply(self) -> np.ndarray:
         """(P,) seconds of the optimizer's step."""
-        return self.fleet.seconds(
-            {"step": float(_APPLY_PASSES * _VALUE * self.workload.num_params)}
-        )
+        return self.fleet.seconds({"step": step_bytes(self.workload.num_params)})
+
+    @property
+    def dense(self) -> tuple[list[Round], str]:
+        """Rounds and name of the all-reduce."""
+        return cheapest_all_reduce(self.wire, self.size, self.workload.num_params)
 
 
 Steps = Iterator[tuple[int, float, str]]
 """After each exchange: steps done since the last one, bytes of all workers, the collective."""
-
-
-def _dense(job: _Job) -> tuple[list[Round], str]:
-    """The cheapest all-reduce."""
-    found = all_reduces(job.size, _VALUE * job.workload.num_params)
-    best = min(found, key=lambda name: job.wire.cost(found[name]).seconds)
-    return found[best], best
 
 
 def _bytes_of(rounds: Sequence[Round]) -> float:
@@ -98,12 +100,13 @@ def _bytes_of(rounds: Sequence[Round]) -> float:
 
 
 def _ssgd(job: _Job, every: int = 1, share: float = BACKWARD_SHARE) -> Steps:
-    rounds, name = _dense(job)
-    legs, total = job.fleet.legs(rounds), _bytes_of(rounds)
+    rounds, name = job.dense
+    legs, total, apply = job.fleet.legs(rounds), _bytes_of(rounds), job.apply
+    ahead = share * job.compute if share else None
     while True:
         job.fleet.spend(every * job.compute)
-        job.fleet.exchange(legs, ahead=share * job.compute if share else None)
-        job.fleet.spend(job.apply)
+        job.fleet.exchange(legs, ahead=ahead)
+        job.fleet.spend(apply)
         yield every, total, name
 
 
@@ -117,7 +120,7 @@ def _accumulate(job: _Job) -> Steps:
 
 def _localsgd(job: _Job) -> Steps:
     every = job.settings.every
-    rounds, name = _dense(job)
+    rounds, name = job.dense
     legs, total = job.fleet.legs(rounds), _bytes_of(rounds)
     each = job.compute + job.apply
     steps = np.array(split(every, job.compute.tolist(), job.settings.local_steps), float)
@@ -144,10 +147,9 @@ def _topk(job: _Job) -> Steps:
 def _gtopk(job: _Job) -> Steps:
     numel = job.workload.num_params
     k = num_kept(job.settings.density, numel)
-    coded = k >= CODED_FROM
-    rounds = gtopk_tree(job.size, _VALUE * k + coded_size(k, numel) if coded else _ENTRY * k)
+    rounds = gtopk_tree(job.size, packed_size(k, numel))
     fleet, up = job.fleet, len(rounds) // 2
-    code = fleet.seconds({"code": code_bytes(k) if coded else 0.0})
+    code = fleet.seconds({"code": code_bytes(k) if k >= CODED_FROM else 0.0})
     legs, total = fleet.legs(rounds), _bytes_of(rounds)
     before = job.compute + fleet.seconds({"select": selection_bytes(numel)})
     merging = fleet.seconds({"merge": merge_bytes(2 * k)}) + code

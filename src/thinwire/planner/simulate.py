@@ -162,19 +162,24 @@ def simulate(
     """
     built = build_method(method, settings or {}) if isinstance(method, str) else method
     name = method if isinstance(method, str) else type(method).__name__
-    period = max(1, getattr(built, "accumulate", 1), getattr(built, "every", 1),
-                 getattr(built, "estimate_every", 1))  # fmt: skip
-    chance = scene.random or not built.traits.synchronous
-    overlapped = built.traits.kind == "overlapped"
-    first = (
-        0 if period >= _AVERAGED else -(-(_looking(built) if overlapped else 1) // period) * period
-    )
-    least = (_AVERAGED // 2 if overlapped else _AVERAGED) if chance else 1 if overlapped else 2
-    more = -(-least // period) * period
+    first, more = _lengths(built, scene.random)
     few = _run(scene, built, first, check) if first else _Totals()
     many = _run(scene, built, first + more, check)
     label = " ".join([name, *(f"{k}={v}" for k, v in (settings or {}).items())])
     return _summed(scene, built, few, many, more, (name, dict(settings or {}), label))
+
+
+def _lengths(method: Method, moving: bool) -> tuple[int, int]:
+    """Steps of the first run, and by how many the second is longer: whole periods each."""
+    periods = (getattr(method, key, 1) for key in ("accumulate", "every", "estimate_every"))
+    period = max(1, *periods)
+    until_alike, counted = 1, 2
+    if moving or not method.traits.synchronous:
+        counted = _AVERAGED
+    if method.traits.kind == "overlapped":
+        until_alike, counted = _looking(method), counted // 2
+    first = 0 if period >= _AVERAGED else _up_to_whole(until_alike, period)
+    return first, _up_to_whole(counted, period)
 
 
 def _looking(method: Method) -> int:
@@ -182,6 +187,10 @@ def _looking(method: Method) -> int:
     settings = vars(method)
     timed = settings.get("adaptive") or settings.get("groups") in ("merged", "optimal")
     return _LOOKING if timed else 2
+
+
+def _up_to_whole(steps: int, period: int) -> int:
+    return -(-steps // period) * period
 
 
 def _run(scene: Scene, method: Method, steps: int, check: Callable[[], None] | None) -> _Totals:

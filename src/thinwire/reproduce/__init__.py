@@ -1,6 +1,6 @@
 """Published results, each in a file: the publication's figures beside ours."""
 
-from thinwire.reproduce.base import Reproduction
+from thinwire.reproduce.base import Reproduction, result_of
 from thinwire.reproduce.line import KINDS, Kind, Line, Result
 from thinwire.reproduce.picture import picture_page, picture_svg
 from thinwire.reproduce.render import list_table, report
@@ -18,4 +18,5 @@ __all__ = [
     "picture_page",
     "picture_svg",
     "report",
+    "result_of",
 ]

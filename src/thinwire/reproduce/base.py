@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
 from thinwire.methods import Paper
-from thinwire.reproduce.line import Result
+from thinwire.reproduce.line import Line, Result
 
-__all__ = ["Reproduction"]
+__all__ = ["Reproduction", "result_of"]
 
 
 class Reproduction(Protocol):
@@ -29,3 +30,22 @@ class Reproduction(Protocol):
     def run(self) -> Result:
         """The published figures beside ours."""
         ...
+
+
+def result_of(
+    reproduction: Reproduction, lines: Iterable[Line], notes: Iterable[str] = ()
+) -> Result:
+    """What a reproduction found, under its own name, title and source.
+
+    Args:
+        reproduction: whose.
+        lines: see `Result`.
+        notes: see `Result`.
+    """
+    return Result(
+        name=reproduction.name,
+        title=reproduction.title,
+        source=reproduction.paper.cite(),
+        lines=tuple(lines),
+        notes=tuple(notes),
+    )

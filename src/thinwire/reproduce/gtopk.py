@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from thinwire.methods import GTopK, Paper
-from thinwire.passes import coded_size
+from thinwire.passes import packed_size
 from thinwire.reproduce._gtopk_own import DEVICE, HOST, Steps, own_share, own_steps
 from thinwire.reproduce._gtopk_published import (
     ALPHA_BETA,
@@ -21,6 +21,7 @@ from thinwire.reproduce._gtopk_published import (
     Model,
 )
 from thinwire.reproduce._gtopk_theirs import Constants, exchange_time, fit, iteration
+from thinwire.reproduce.base import result_of
 from thinwire.reproduce.line import Kind, Line, Result
 from thinwire.units import format_rate, format_time
 
@@ -30,7 +31,6 @@ _MOST = WORKERS[-1]
 _FITTED = MODELS[0]
 _WANTED_ERROR = 15.0  # percent, median over the cells that are predicted
 _WANTED_SHARE = 0.9
-_VALUE = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,7 @@ class GTopKPaper:
             *_own_gains(own),
             *_shares(own),
         ]
-        return Result(
-            name=self.name,
-            title=self.title,
-            source=self.paper.cite(),
-            lines=tuple(lines),
-            notes=_notes(constants),
-        )
+        return result_of(self, lines, _notes(constants))
 
 
 def _kind(model: Model) -> Kind:
@@ -227,7 +221,7 @@ def _short(model: Model, steps: Steps) -> str:
     if steps.share >= _WANTED_SHARE:
         return ""
     messages = 2 * (_MOST - 1).bit_length()
-    each = _VALUE * model.kept + coded_size(model.kept, model.params)
+    each = packed_size(model.kept, model.params)
     wire = messages * (NETWORK.latency + each / NETWORK.rate)
     fewer = [n for n in WORKERS[:-1] if own_share(model, n, DEVICE) >= _WANTED_SHARE]
     reach = f"up to {fewer[-1]} workers it is enough" if fewer else "nor is it enough at 4 workers"

@@ -19,6 +19,7 @@ from thinwire.reproduce._lags_published import (
     WORKERS,
     Model,
 )
+from thinwire.reproduce.base import result_of
 from thinwire.reproduce.line import Line, Result
 from thinwire.schedule import (
     Cost,
@@ -60,19 +61,14 @@ class LAGSPaper:
     def run(self) -> Result:
         """See `Reproduction`."""
         constants = fit()
-        return Result(
-            name=self.name,
-            title=self.title,
-            source=self.paper.cite(),
-            lines=(
-                *_selecting(),
-                *_iterations(constants),
-                *_gains(constants),
-                *_bounds(),
-                *_rule(),
-            ),
-            notes=_notes(constants),
+        lines = (
+            *_selecting(),
+            *_iterations(constants),
+            *_gains(constants),
+            *_bounds(),
+            *_rule(),
         )
+        return result_of(self, lines, _notes(constants))
 
 
 @dataclass(frozen=True, kw_only=True)

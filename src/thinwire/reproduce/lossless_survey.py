@@ -32,6 +32,7 @@ from thinwire.reproduce._lossless_published import (
     WORKERS,
     Model,
 )
+from thinwire.reproduce.base import result_of
 from thinwire.reproduce.line import Kind, Line, Result
 from thinwire.units import format_rate, format_time
 
@@ -86,13 +87,7 @@ class LosslessSurvey:
             *_faster_network(ours, published),
             *_wall(ours, published),
         )
-        return Result(
-            name=self.name,
-            title=self.title,
-            source=self.paper.cite(),
-            lines=lines,
-            notes=_notes(constants),
-        )
+        return result_of(self, lines, _notes(constants))
 
 
 def _simulated(constants: Constants, networks: Sequence[str] = NETWORKS) -> Cells:

@@ -12,6 +12,7 @@ from thinwire.methods import Paper
 from thinwire.models import published_table
 from thinwire.reproduce._errors import error_lines, percent_off
 from thinwire.reproduce._mgwfbp_published import CASES, NETWORKS, SCHEDULES, WORKERS, Case
+from thinwire.reproduce.base import result_of
 from thinwire.reproduce.line import Line, Result
 from thinwire.schedule import (
     Cost,
@@ -60,13 +61,7 @@ class MGWFBPPaper:
         host = fit_host(_FITTED)
         cells = list(_cells(host))
         lines = (*cells, *_errors(cells), *_gains(host), *_optima())
-        return Result(
-            name=self.name,
-            title=self.title,
-            source=self.paper.cite(),
-            lines=lines,
-            notes=_notes(host),
-        )
+        return result_of(self, lines, _notes(host))
 
 
 @cache

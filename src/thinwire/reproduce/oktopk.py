@@ -12,6 +12,7 @@ from thinwire.collectives import Sparse, all_gather_sparse, gtopk_all_reduce, su
 from thinwire.collectives.oktopk import agree_regions, oktopk_all_reduce
 from thinwire.collectives.sparse import index_dtype
 from thinwire.methods import OkTopk, Paper
+from thinwire.reproduce.base import result_of
 from thinwire.reproduce.bench import Network, sparse_of_size
 from thinwire.reproduce.line import Line, Result
 from thinwire.seeds import generator_for
@@ -41,12 +42,11 @@ class OkTopkVolume:
 
     def run(self) -> Result:
         """See `Reproduction`."""
-        return Result(
-            name=self.name,
-            title=self.title,
-            source=self.paper.cite(),
-            lines=(*_volumes("even", 1.0), *_volumes("skewed", 4.0), *_others()),
-            notes=(
+        lines = (*_volumes("even", 1.0), *_volumes("skewed", 4.0), *_others())
+        return result_of(
+            self,
+            lines,
+            (
                 "The bound is that of the authors' README. It holds for the steps that reuse the "
                 "threshold, 31 of 32 by default; a step that selects exactly gathers all that the "
                 "owners hold.",

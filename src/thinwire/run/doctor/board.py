@@ -10,12 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from thinwire.errors import RendezvousError
 from thinwire.wire.rendezvous import Place, open_store, reachable_master
 
-__all__ = ["Board", "Watchdog", "open_board"]
+__all__ = ["TELL", "Board", "Watchdog", "open_board"]
+
+T = TypeVar("T")
+
+TELL = 5.0
+"""Seconds after which it is said who is waited for, again and again."""
 
 _PAUSE = 0.02
 
@@ -92,6 +99,33 @@ class Board:
                 return None
             time.sleep(_PAUSE)
         return note
+
+    def cards(
+        self, kind: type[T], own: T, size: int, until: float, say: Callable[[str], None]
+    ) -> dict[int, T]:
+        """What the ranks have left under `card/RANK`, by rank; those that have not by then are
+        missing.
+
+        Args:
+            kind: of a card, a struct of msgspec.
+            own: rank 0's.
+            size: number of ranks.
+            until: in `time.monotonic()`.
+            say: told every few seconds who is waited for.
+        """
+        found, tell = {0: own}, time.monotonic() + TELL
+        while len(found) < size and time.monotonic() < until:
+            for rank in [r for r in range(size) if r not in found]:
+                note = self.get(f"card/{rank}")
+                if note is not None:
+                    found[rank] = msgspec.json.decode(note, type=kind)
+            if time.monotonic() > tell:
+                tell += TELL
+                missing = ", ".join(str(r) for r in range(size) if r not in found)
+                left = max(0.0, until - time.monotonic())
+                say(f"waiting for rank {missing}, {left:.0f} s more")
+            time.sleep(_PAUSE)
+        return {rank: found[rank] for rank in sorted(found)}
 
     def _asked(self, do: Callable[[], Any]) -> Any:
         try:

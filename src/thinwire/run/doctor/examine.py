@@ -18,10 +18,17 @@ import msgspec
 
 from thinwire.errors import InputError, RendezvousError
 from thinwire.run.doctor.between import group_findings
-from thinwire.run.doctor.board import Board, Watchdog, open_board
+from thinwire.run.doctor.board import TELL, Board, Watchdog, open_board
 from thinwire.run.doctor.local import gather_facts, in_time
 from thinwire.run.doctor.machines import machine_findings
-from thinwire.run.doctor.pairs import PairLimits, Target, answer, measure, rounds
+from thinwire.run.doctor.pairs import (
+    Card,
+    PairLimits,
+    answer,
+    measure,
+    open_listener,
+    rounds,
+)
 from thinwire.run.doctor.report import Examination, Facts, Finding, Pair, StepTime
 from thinwire.run.doctor.steps import Bench, load_bench, time_steps
 from thinwire.wire._address import is_loopback
@@ -30,7 +37,6 @@ from thinwire.wire.rendezvous import Place, place_from_environment
 __all__ = ["Request", "examine"]
 
 _ORDER = ("fix", "look", "note")
-_TELL = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +66,6 @@ class Request:
     step_limit: float = 90.0
     pairs: PairLimits = field(default_factory=PairLimits)
     slack: float = 5.0
-
-
-class _Card(msgspec.Struct, kw_only=True):
-    """What a rank tells the others first."""
-
-    facts: Facts
-    port: int
-    token: bytes
-
-    def target(self) -> Target:
-        facts = self.facts
-        return Target(
-            rank=facts.rank, address=facts.interface.address, port=self.port, token=self.token
-        )
 
 
 def examine(request: Request, say: Callable[[str], None] | None = None) -> Examination | None:
@@ -200,11 +192,11 @@ class _Group:
         facts = gather_facts(place, self._request.interface)
         facts = msgspec.structs.replace(facts, model_problem=self._problem)
         with contextlib.ExitStack() as stack:
-            listener = _listener(facts.interface.address)
+            listener = open_listener(facts.interface.address)
             if listener is not None:
                 stack.enter_context(listener)
             port = listener.getsockname()[1] if listener else 0
-            card = _Card(facts=facts, port=port, token=os.urandom(16))
+            card = Card(facts=facts, port=port, token=os.urandom(16))
             board.set(f"card/{place.rank}", msgspec.json.encode(card))
             if place.rank:
                 self._follow(card, listener)
@@ -213,8 +205,9 @@ class _Group:
 
     # Rank 0.
 
-    def _lead(self, own: _Card, listener: socket.socket | None) -> Examination:
-        cards = self._await_cards(own)
+    def _lead(self, own: Card, listener: socket.socket | None) -> Examination:
+        until = time.monotonic() + self._request.deadline
+        cards = self._board.cards(Card, own, self._place.size, until, self._say)
         problems = dict.fromkeys(card.facts.model_problem for card in cards.values())
         if len(problems) == 1 and self._problem:
             self._dismiss(cards)
@@ -235,27 +228,10 @@ class _Group:
             )
         )
 
-    def _await_cards(self, own: _Card) -> dict[int, _Card]:
-        size, cards = self._place.size, {0: own}
-        until = time.monotonic() + self._request.deadline
-        tell = time.monotonic() + _TELL
-        while len(cards) < size and time.monotonic() < until:
-            for rank in [r for r in range(size) if r not in cards]:
-                note = self._board.get(f"card/{rank}")
-                if note is not None:
-                    cards[rank] = msgspec.json.decode(note, type=_Card)
-            if time.monotonic() > tell:
-                tell += _TELL
-                missing = ", ".join(str(r) for r in range(size) if r not in cards)
-                left = max(0.0, until - time.monotonic())
-                self._say(f"waiting for rank {missing}, {left:.0f} s more")
-            time.sleep(0.02)
-        return {rank: cards[rank] for rank in sorted(cards)}
-
-    def _dismiss(self, cards: Mapping[int, _Card]) -> None:
+    def _dismiss(self, cards: Mapping[int, Card]) -> None:
         """Send the others home, and stay until they have heard it: this may be their store."""
         self._board.set("present", b"{}")
-        until = time.monotonic() + _TELL
+        until = time.monotonic() + TELL
         for rank in cards:
             if rank:
                 self._board.wait(f"home/{rank}", until)
@@ -264,7 +240,7 @@ class _Group:
         self,
         k: int,
         pairs: list[tuple[int, int]],
-        cards: Mapping[int, _Card],
+        cards: Mapping[int, Card],
         listener: socket.socket | None,
     ) -> list[Pair]:
         pairs = [pair for pair in pairs if _can_meet(*(cards[rank].facts for rank in pair))]
@@ -298,7 +274,7 @@ class _Group:
             low=low, high=high, problem=f"rank {high} came, but fell silent: is it still running?"
         )
 
-    def _lead_steps(self, cards: Mapping[int, _Card]) -> dict[int, StepTime]:
+    def _lead_steps(self, cards: Mapping[int, Card]) -> dict[int, StepTime]:
         self._say("timing training steps, on all ranks at once")
         self._board.set("go/steps", b"1")
         until = time.monotonic() + self._request.step_limit + self._request.slack
@@ -311,7 +287,7 @@ class _Group:
 
     # The others.
 
-    def _follow(self, own: _Card, listener: socket.socket | None) -> None:
+    def _follow(self, own: Card, listener: socket.socket | None) -> None:
         rank, request = self._place.rank, self._request
         cards = self._cards()
         if not cards:
@@ -339,14 +315,14 @@ class _Group:
         step = _timed(self._bench, own.facts, request)
         self._board.set(f"step/{rank}", msgspec.json.encode(step))
 
-    def _cards(self) -> dict[int, _Card]:
+    def _cards(self) -> dict[int, Card]:
         until = time.monotonic() + 2 * self._request.deadline + self._request.slack
         note = self._board.wait("present", until)
         if note is None:
             raise RendezvousError(f"rank {self._place.rank}: rank 0 did not come")
-        return msgspec.json.decode(note, type=dict[int, _Card])
+        return msgspec.json.decode(note, type=dict[int, Card])
 
-    def _answer(self, k: int, high: int, own: _Card, listener: socket.socket | None) -> None:
+    def _answer(self, k: int, high: int, own: Card, listener: socket.socket | None) -> None:
         assert listener is not None
         low = own.facts.rank
         pair = answer(listener, own.token, low, high, self._request.pairs)
@@ -359,13 +335,3 @@ def _can_meet(one: Facts, other: Facts) -> bool:
     if not all(addresses):
         return False
     return one.host == other.host or not any(map(is_loopback, addresses))
-
-
-def _listener(address: str) -> socket.socket | None:
-    if not address:
-        return None
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(64)
-    return listener

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from thinwire.run.doctor.report import Pair
+from thinwire.run.doctor.report import Facts, Pair
+from thinwire.run.doctor.timely import read_exactly, set_time
 from thinwire.wire._address import HOW_TO_CHOOSE
 
-__all__ = ["PairLimits", "Target", "answer", "measure", "rounds"]
+__all__ = ["Card", "PairLimits", "Target", "answer", "measure", "open_listener", "rounds"]
 
 BURSTS = (16 << 10, 128 << 10, 1 << 20, 8 << 20)
 ALONE_UP_TO = 28
@@ -30,6 +31,7 @@ _PINGS_LAST = 1.0
 _REQUEST = struct.Struct("<cq")
 _CLOCK = struct.Struct("<q")
 _PIECE = bytes(1 << 18)
+_BACKLOG = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,21 @@ class Target:
     address: str
     port: int
     token: bytes
+
+
+class Card(msgspec.Struct, kw_only=True):
+    """What a rank tells the others first: about itself, and how its pairs reach it."""
+
+    facts: Facts
+    port: int
+    token: bytes
+
+    def target(self) -> Target:
+        """Where the rank listens."""
+        facts = self.facts
+        return Target(
+            rank=facts.rank, address=facts.interface.address, port=self.port, token=self.token
+        )
 
 
 def rounds(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
@@ -98,7 +115,7 @@ def measure(target: Target, rank: int, address: str, limits: PairLimits) -> Pair
     with sock:
         try:
             _no_delay(sock)
-            _in_time(sock, until)
+            set_time(sock, until)
             sock.sendall(target.token + _CLOCK.pack(rank))
             pair = _pings(sock, pair, until)
             pair = _with(pair, up=_rate(sock, b"U", pair.round_trip, until))
@@ -158,7 +175,7 @@ def _accept(listener: socket.socket, token: bytes, high: int, until: float) -> s
             return None
         with contextlib.suppress(OSError):
             sock.settimeout(2.0)
-            said = _read(sock, len(token) + _CLOCK.size, time.monotonic() + 2.0)
+            said = read_exactly(sock, len(token) + _CLOCK.size, time.monotonic() + 2.0)
             if said == token + _CLOCK.pack(high):
                 return sock
         sock.close()  # a stranger, or one that has given up
@@ -167,7 +184,7 @@ def _accept(listener: socket.socket, token: bytes, high: int, until: float) -> s
 
 def _serve(sock: socket.socket, until: float) -> None:
     while True:
-        kind, size = _REQUEST.unpack(_read(sock, _REQUEST.size, until))
+        kind, size = _REQUEST.unpack(read_exactly(sock, _REQUEST.size, until))
         if kind == b"P":
             sock.sendall(_CLOCK.pack(time.time_ns()))
         elif kind == b"U":
@@ -185,7 +202,7 @@ def _pings(sock: socket.socket, pair: Pair, until: float) -> Pair:
     for _ in range(_PINGS):
         sent, start = time.time_ns(), time.perf_counter()
         sock.sendall(_REQUEST.pack(b"P", 0))
-        (theirs,) = _CLOCK.unpack(_read(sock, _CLOCK.size, until))
+        (theirs,) = _CLOCK.unpack(read_exactly(sock, _CLOCK.size, until))
         trip = time.perf_counter() - start
         if not pair.round_trip or trip < pair.round_trip:
             offset = (theirs - sent) / 1e9 - trip / 2
@@ -203,7 +220,7 @@ def _rate(sock: socket.socket, kind: bytes, round_trip: float, until: float) -> 
         sock.sendall(_REQUEST.pack(kind, size))
         if kind == b"U":
             _pour(sock, size, until)
-            _read(sock, 1, until)
+            read_exactly(sock, 1, until)
         else:
             _drain(sock, size, until)
         elapsed = time.perf_counter() - start
@@ -215,36 +232,18 @@ def _rate(sock: socket.socket, kind: bytes, round_trip: float, until: float) -> 
 
 def _pour(sock: socket.socket, size: int, until: float) -> None:
     while size:
-        _in_time(sock, until)
+        set_time(sock, until)
         size -= sock.send(memoryview(_PIECE)[: min(size, len(_PIECE))])
 
 
 def _drain(sock: socket.socket, size: int, until: float) -> None:
     room = bytearray(len(_PIECE))
     while size:
-        _in_time(sock, until)
+        set_time(sock, until)
         came = sock.recv_into(room, min(size, len(room)))
         if not came:
             raise ConnectionError("closed by the other side")
         size -= came
-
-
-def _read(sock: socket.socket, size: int, until: float) -> bytes:
-    came = b""
-    while len(came) < size:
-        _in_time(sock, until)
-        piece = sock.recv(size - len(came))
-        if not piece:
-            raise ConnectionError("closed by the other side")
-        came += piece
-    return came
-
-
-def _in_time(sock: socket.socket, until: float) -> None:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    sock.settimeout(left)
 
 
 def _no_delay(sock: socket.socket) -> None:
@@ -253,3 +252,14 @@ def _no_delay(sock: socket.socket) -> None:
 
 def _with(pair: Pair, **fields: object) -> Pair:
     return msgspec.structs.replace(pair, **fields)
+
+
+def open_listener(address: str) -> socket.socket | None:
+    """A socket that listens at a free port of an address of this machine; None without one."""
+    if not address:
+        return None
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(_BACKLOG)
+    return listener

@@ -15,7 +15,7 @@ from thinwire.errors import InputError
 from thinwire.run.doctor.report import SCHEMA, Examination, Facts, Pair
 from thinwire.units import format_rate, format_size, format_time
 
-__all__ = ["check_json", "lines", "show", "write_json"]
+__all__ = ["check_json", "lines", "show", "table", "write_json"]
 
 _STYLES = {"fix": "bold red", "look": "yellow", "note": "dim"}
 _MOST_PAIRS = 28
@@ -29,11 +29,11 @@ def show(examination: Examination, console: Console | None = None) -> None:
             print(line, file=console.file)
         return
     console.print(Text(_versions(examination), style="dim"))
-    console.print(_table("rank", "machine", "interface", "cores", "memory", "step",
+    console.print(table("rank", "machine", "interface", "cores", "memory", "step",
                          rows=map(_rank_row, *_ranks(examination))))  # fmt: skip
     if examination.pairs:
         console.print()
-        console.print(_table("ranks", "round trip", "up", "down", "clock",
+        console.print(table("ranks", "round trip", "up", "down", "clock",
                              rows=map(_pair_row, _shown(examination))))  # fmt: skip
         console.print(Text("\n".join(_about_pairs(examination)), style="dim"))
     console.print()
@@ -47,13 +47,14 @@ def show(examination: Examination, console: Console | None = None) -> None:
     console.print(Text(_verdict(examination), style="bold"))
 
 
-def _table(*titles: str, rows: Iterator[tuple[str, ...]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def table(*titles: str, rows: Iterator[tuple[str, ...]]) -> Table:
+    """A plain table whose cells break where the terminal is narrow."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for title in titles:
-        table.add_column(title, overflow="fold")
+        made.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    return table
+        made.add_row(*row)
+    return made
 
 
 def lines(examination: Examination) -> Iterator[str]:

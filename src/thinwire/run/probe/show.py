@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
+from thinwire.run.doctor.render import table
 from thinwire.run.probe.fit import Fitted, busy_remarks
 from thinwire.run.probe.report import Survey, Wire
 from thinwire.units import format_compute, format_rate, format_time
@@ -61,27 +61,18 @@ def show(survey: Survey, fitted: Fitted, console: Console | None = None) -> None
         for line in lines(survey, fitted):
             print(line, file=console.file)
         return
-    console.print(_table(("machine", "computes", "step", "spread", "memory", "sends", "receives"),
-                         _machines(survey, fitted)))  # fmt: skip
+    console.print(table("machine", "computes", "step", "spread", "memory", "sends", "receives",
+                        rows=_machines(survey, fitted)))  # fmt: skip
     if survey.wires:
         console.print()
-        titles = ("ranks", "round trip", "packet", "up", "down")
-        console.print(_table(titles, map(_pair, _shown(survey))))
+        console.print(table("ranks", "round trip", "packet", "up", "down",
+                            rows=map(_pair, _shown(survey))))  # fmt: skip
     console.print()
     for text in _remarks(survey, fitted):
         style = (
             "yellow" if text.startswith(("problem", "left out", "not complete", "busy")) else "dim"
         )
         console.print(Text(text, style=style))
-
-
-def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def lines(survey: Survey, fitted: Fitted) -> Iterator[str]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from thinwire.run.doctor.pairs import Target
+from thinwire.run.doctor.timely import read_exactly, set_time
 from thinwire.run.probe.report import Flow
 from thinwire.run.probe.stats import spread_of
 
@@ -29,9 +30,7 @@ __all__ = [
     "flow_of",
     "hang_up",
     "pour",
-    "read_exactly",
     "receive",
-    "set_time",
 ]
 
 CONTROL, DATA = b"C", b"D"
@@ -177,31 +176,3 @@ def hang_up(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
-
-
-def read_exactly(sock: socket.socket, size: int, until: float) -> bytes:
-    """So many bytes.
-
-    Raises:
-        OSError: they do not come before the deadline, or the other side closes.
-    """
-    came = b""
-    while len(came) < size:
-        set_time(sock, until)
-        piece = sock.recv(size - len(came))
-        if not piece:
-            raise ConnectionError("closed by the other side")
-        came += piece
-    return came
-
-
-def set_time(sock: socket.socket, until: float) -> None:
-    """Give the socket's next call until then.
-
-    Raises:
-        TimeoutError: that has passed.
-    """
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    sock.settimeout(left)

@@ -19,7 +19,7 @@ import torch
 from thinwire.errors import InputError, RendezvousError, ThinwireError
 from thinwire.run.doctor.board import Board, Watchdog, open_board
 from thinwire.run.doctor.local import gather_facts, in_time
-from thinwire.run.doctor.pairs import Target, rounds
+from thinwire.run.doctor.pairs import Card, open_listener, rounds
 from thinwire.run.doctor.report import Facts
 from thinwire.run.probe.compute import Subject, load_subject, time_steps
 from thinwire.run.probe.crew import Crew, Order, follow
@@ -31,8 +31,6 @@ from thinwire.wire._address import is_loopback
 from thinwire.wire.rendezvous import Place, place_from_environment
 
 __all__ = ["Request", "Watcher", "survey"]
-
-_TELL = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +159,10 @@ def compute(request: Request, subject: Subject | None, problem: str, share: int)
         torch.set_num_threads(before)
 
 
-class _Card(msgspec.Struct, kw_only=True):
-    """What a rank tells rank 0 first."""
+class _Card(Card, kw_only=True):
+    """What a rank tells rank 0 first; `problem` keeps it from computing."""
 
-    facts: Facts
-    port: int
-    token: bytes
     problem: str
-
-    def target(self) -> Target:
-        facts = self.facts
-        return Target(
-            rank=facts.rank, address=facts.interface.address, port=self.port, token=self.token
-        )
 
 
 class _Member:
@@ -202,7 +191,7 @@ class _Member:
         except InputError as error:
             problem = str(error)
         facts = gather_facts(self._place, request.interface)
-        self._listener = _listener(facts.interface.address)
+        self._listener = open_listener(facts.interface.address)
         port = self._listener.getsockname()[1] if self._listener else 0
         self._card = _Card(facts=facts, port=port, token=os.urandom(16), problem=problem)
         self._board.set(f"card/{rank}", msgspec.json.encode(self._card))
@@ -249,7 +238,13 @@ class _Member:
     def lead(self) -> Survey:
         """Have everything measured."""
         request = self._request
-        cards = self._await_cards()
+        cards = self._board.cards(
+            _Card,
+            self._card,
+            self._place.size,
+            time.monotonic() + request.deadline,
+            lambda text: self._watcher.say(text, 0, 1),
+        )
         crew = Crew(self._board, list(cards), self._act)
         problems = list(dict.fromkeys(card.problem for card in cards.values()))
         refusal = request.refusal or (problems[0] if len(problems) == 1 else "")
@@ -276,23 +271,6 @@ class _Member:
             with contextlib.suppress(RendezvousError):
                 crew.dismiss()
         return found
-
-    def _await_cards(self) -> dict[int, _Card]:
-        size, cards = self._place.size, {0: self._card}
-        until = time.monotonic() + self._request.deadline
-        tell = time.monotonic() + _TELL
-        while len(cards) < size and time.monotonic() < until:
-            for rank in [r for r in range(size) if r not in cards]:
-                note = self._board.get(f"card/{rank}")
-                if note is not None:
-                    cards[rank] = msgspec.json.decode(note, type=_Card)
-            if time.monotonic() > tell:
-                tell += _TELL
-                missing = ", ".join(str(r) for r in range(size) if r not in cards)
-                left = max(0.0, until - time.monotonic())
-                self._watcher.say(f"waiting for rank {missing}, {left:.0f} s more", 0, 1)
-            time.sleep(0.02)
-        return {rank: cards[rank] for rank in sorted(cards)}
 
     def _say(self, text: str) -> None:
         self._watcher.say(text, self._done, self._total)
@@ -374,13 +352,3 @@ def _cannot_meet(low: Facts, high: Facts) -> str:
                 f"{facts.interface.address}, which other hosts cannot reach"
             )
     return ""
-
-
-def _listener(address: str) -> socket.socket | None:
-    if not address:
-        return None
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(128)
-    return listener

@@ -19,6 +19,7 @@ import torch
 
 from thinwire.errors import ThinwireError
 from thinwire.run.doctor.pairs import Target
+from thinwire.run.doctor.timely import read_exactly, set_time
 from thinwire.run.probe.report import Flow, Wire
 from thinwire.run.probe.stats import Spread, spread_of
 from thinwire.run.probe.streams import (
@@ -28,9 +29,7 @@ from thinwire.run.probe.streams import (
     dial,
     hang_up,
     pour,
-    read_exactly,
     receive,
-    set_time,
 )
 from thinwire.wire._address import HOW_TO_CHOOSE
 from thinwire.wire._channel import tune
