@@ -125,8 +125,24 @@ class Flat:
         Raises:
             InputError: a sparse gradient, naming the parameter.
         """
-        for index in range(len(self._pairs)):
-            self.collect_layer(index)
+        for index, (param, view) in enumerate(self._pairs):
+            if param.grad is not view:
+                self.collect_layer(index)
+
+    @property
+    def version(self) -> int:
+        """Changes with each writing into `grad_P`, through a parameter's `grad` too."""
+        return self.grad_P._version
+
+    def has_grad_since(self, version: int) -> bool:
+        """Whether a backward has left something in the gradients since `version` was read."""
+        bound = 0
+        for param, view in self._pairs:
+            if param.grad is view:
+                bound += 1
+            elif param.grad is not None:
+                return True
+        return bool(bound) and self.version != version and bool(self.grad_P.any())
 
     def collect_layer(self, index: int) -> torch.Tensor:
         """As `collect_grad`, of one layer; returns its view of `grad_P`, in the tensor's shape."""

@@ -114,10 +114,15 @@ def test_a_checkpoint_is_taken_between_steps_and_loaded_before_the_first():
     model, optimizer = pair()
     with tw.distribute(model, optimizer):
         saved = tw.state_dict()
-        loss = model(torch.randn(4, 6)).sum()
+        model(torch.randn(4, 6)).sum().backward()
         with pytest.raises(InputError, match="inside a step"):
             tw.state_dict()
-        loss.backward()
         optimizer.step()
+        tw.state_dict()
+        optimizer.zero_grad()
+        tw.state_dict()
+        model(torch.randn(4, 6)).sum().backward()
+        model.zero_grad()
+        tw.state_dict()
         with pytest.raises(InputError, match="right after distribute"):
             tw.load_state_dict(saved)

@@ -20,6 +20,7 @@ from thinwire.fibers import pause
 from thinwire.flat import Flat, Layer
 from thinwire.loop._journal import Journal
 from thinwire.loop._overlap import Overlap
+from thinwire.phases import Phases
 from thinwire.wire.base import Comm
 from thinwire.worker import Batch, Plan, step_work
 
@@ -46,7 +47,10 @@ class LoopBody:
 
     Attributes:
         wants: what the program is paused for: BATCH, GRADIENT, or None while it runs.
+        ready: whether the loop has made this step's gradient before the program asks for it; then
+            `gradient` does not pause.
         journal: of the loop.
+        timed: whether anybody reads where the program's time goes.
         in_vain: whether no rank has a gradient for this step: then `apply` takes what a method had
             still in store, but no step along zero, which momentum would turn into a real one.
     """
@@ -64,6 +68,8 @@ class LoopBody:
         self.comm = comm
         self.overlap = overlap
         self.wants: str | None = None
+        self.ready = False
+        self.timed = comm.size > 1
         self.in_vain = False
         self.journal: Journal | None = None
         self._step = step
@@ -91,10 +97,14 @@ class LoopBody:
         self.plan = replace(self.plan, steps=step)
         return None
 
+    @property
+    def _phases(self) -> Phases | None:
+        return self.comm.phases if self.timed else None
+
     def _paused_for(self, what: str) -> Any:
         """Pause; what the loop does meanwhile is computing, or none of the method's business."""
         self.wants = what
-        phase, phases = "compute" if what is GRADIENT else "other", self.comm.phases
+        phase, phases = "compute" if what is GRADIENT else "other", self._phases
         if phases is None or phases.current == phase:  # a clock is read at each change
             answer = pause()
         else:
@@ -128,7 +138,10 @@ class LoopBody:
             self._paused_for(GRADIENT)
             self.overlap.complete()
             return self.flat.grad_P
-        self._paused_for(GRADIENT)
+        if self.ready:
+            self.ready = False
+        else:
+            self._paused_for(GRADIENT)
         bad = None if self.comm.size == 1 else self.flat.non_finite_layer()
         if bad is not None:
             raise NonFiniteError(
@@ -152,7 +165,7 @@ class LoopBody:
             grad_P.copy_(direction)
         if self.in_vain and not bool(grad_P.any()):
             return
-        phases = self.comm.phases
+        phases = self._phases
         if phases is None:
             self._step()
         else:

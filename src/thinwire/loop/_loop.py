@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from thinwire.errors import InputError, ThinwireError
 from thinwire.fibers import Fiber, inside_backward, refuse_in_backward
@@ -17,8 +17,10 @@ from thinwire.loop._agree import AbstractEnds, adopt, check_digests, settings_of
 from thinwire.loop._body import BATCH, GRADIENT, LoopBody, ServedBody
 from thinwire.loop._cost import ForwardCost
 from thinwire.loop._journal import Journal, Values
+from thinwire.loop._optimizer import Takeover
 from thinwire.loop._overlap import overlap_of
 from thinwire.loop._refuse import optimized
+from thinwire.loop._samplers import watch_samplers
 from thinwire.loop._talk import LoopComm, talk_over
 from thinwire.methods import Method
 from thinwire.wire.meter import Meter
@@ -27,8 +29,6 @@ from thinwire.wire.virtual.remote import RemoteComm, RemoteTask
 from thinwire.worker import Plan, Server, Worker
 
 __all__ = ["Loop"]
-
-_SCALED = "_step_supports_amp_scaling"
 
 _FORMAT = 1
 """Of what `state_dict` gives."""
@@ -81,15 +81,16 @@ class Loop:
         self.servers: list[Meter] = []
         self._attached = False
         self._unwatch: Callable[[], None] | None = None
+        self._forward_hook: RemovableHandle | None = None
         self._error: BaseException | None = None
+        self._grad_version = flat.version
         self._steps = 0
         self._num_groups = len(optimizer.param_groups)
         used = {id(p) for p in optimized(optimizer)}
         named = list(model.named_parameters())
         self._frozen = [(n, p) for n, p in named if not p.requires_grad and id(p) in used]
-        self._plain_step = optimizer.step
-        self._plain_zero_grad = optimizer.zero_grad
-        self._plain_scaled = optimizer.__dict__.get(_SCALED)
+        self._takeover = Takeover(optimizer)
+        self._plain_step = self._takeover.plain_step
         self._plan = Plan(
             shares=(1,) * comm.size,
             steps=float("inf"),  # pyright: ignore[reportArgumentType]
@@ -128,6 +129,8 @@ class Loop:
     def keep(self, journal: Journal) -> None:
         """Tell of the training from now on."""
         self.journal = self._body.journal = journal
+        self._body.timed = True
+        self._watch_forward()
         journal.count(self.model)
 
     def log(self, values: Values) -> None:
@@ -150,35 +153,27 @@ class Loop:
 
     def _attach(self) -> None:
         """Put ourselves before the forward pass, `step` and `zero_grad`."""
-
-        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
-            return self.on_step(closure)
-
-        def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-            if self.closed:
-                self._plain_zero_grad(set_to_none)
-            else:
-                if self._overlap is not None:
-                    self._overlap.refuse_given("zero_grad() was called")
-                self.flat.clear_grad()
-
-        # A learning-rate scheduler wraps `step` by its __func__, and marks what it has wrapped.
-        if getattr(self._plain_step, "_wrapped_by_lr_sched", False):
-            step.__dict__["_wrapped_by_lr_sched"] = True
-        self._step = types.MethodType(step, self.optimizer)
-        self._zero_grad = types.MethodType(zero_grad, self.optimizer)
-        self.optimizer.step = self._step
-        self.optimizer.zero_grad = self._zero_grad
+        self._takeover.begin(self.on_step, self._on_zero_grad, self.comm.size > 1)
         self._attached = True
-        self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
+        self._leave_samplers = watch_samplers(self._training)
+        if self.comm.size > 1 or self._overlap is not None:
+            self._watch_forward()
         if self._cost is not None:
             self._cost.attach(self.model)
         if self._overlap is not None:
             self._unwatch = self._overlap.watch(self._on_ready)
-        if self.comm.size > 1:
-            # GradScaler then calls `step` also where it would skip it, which would leave the other
-            # ranks waiting.
-            self.optimizer.__dict__[_SCALED] = True
+
+    def _training(self) -> int | None:
+        return self._steps if self.model.training and torch.is_grad_enabled() else None
+
+    def _watch_forward(self) -> None:
+        """Let the program run on to where it needs the gradient as soon as a step begins.
+
+        Alone there is nobody to whom it could talk meanwhile: the call optimizer.step() is early
+        enough, and costs one switch to the program less.
+        """
+        if self._forward_hook is None:
+            self._forward_hook = self.model.register_forward_pre_hook(self._on_forward)
 
     # The steps.
 
@@ -208,6 +203,15 @@ class Loop:
         except BaseException as error:
             self._error = error
             raise
+
+    def _on_zero_grad(self, set_to_none: bool) -> None:
+        if self.closed:
+            self._takeover.plain_zero_grad(set_to_none)
+            return
+        if self._overlap is not None:
+            self._overlap.refuse_given("zero_grad() was called")
+        self.flat.clear_grad()
+        self._grad_version = self.flat.version
 
     def on_step(self, closure: Any) -> Any:
         """What `optimizer.step()` does now.
@@ -276,20 +280,28 @@ class Loop:
                 self.talk.compare_settings(self.optimizer)
             if self._ends is not None:
                 self._ends.begin(self._steps + 1)
-        if self._body.wants is BATCH:
-            self._resume(True)
-        if self._body.wants is GRADIENT:
-            self._resume()
+        self._to_next_batch()
+        self._grad_version = self.flat.version
         self._steps += 1
         if self.journal is not None:
             self.journal.stepped(self._steps)
+
+    def _to_next_batch(self) -> None:
+        """Run the program through one step; its gradient is in the flat buffer."""
+        body = self._body
+        if body.wants is BATCH:
+            body.ready = self._overlap is None
+            self._resume(True)
+            body.ready = False
+        if body.wants is GRADIENT:
+            self._resume()
 
     # Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
         """What the method must remember, copied."""
         self._check_resumable("state_dict()")
-        if self._body.wants is not BATCH:
+        if self._body.wants is not BATCH or self.flat.has_grad_since(self._grad_version):
             raise InputError(
                 "state_dict() inside a step: call it after optimizer.step() and before the next "
                 "forward pass, and before tw.finish()"
@@ -401,10 +413,7 @@ class Loop:
 
     def _empty_step(self) -> None:
         self.flat.clear_grad()
-        if self._body.wants is BATCH:
-            self._resume(True)
-        if self._body.wants is GRADIENT:
-            self._resume()
+        self._to_next_batch()
         self._steps += 1
 
     def close(self, error: BaseException | None) -> None:
@@ -425,21 +434,11 @@ class Loop:
         self.comm.__exit__(type(error), error, error.__traceback__)
 
     def _detach(self) -> None:
-        self._forward_hook.remove()
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
         if self._unwatch is not None:
             self._unwatch()
         if self._cost is not None:
             self._cost.detach()
-        own, attributes = self.optimizer, self.optimizer.__dict__
-        for name, ours, plain in (
-            ("step", self._step, self._plain_step),
-            ("zero_grad", self._zero_grad, self._plain_zero_grad),
-        ):
-            # Where somebody has wrapped ours since, it stays and passes on.
-            if attributes.get(name) is ours:
-                delattr(own, name)
-                if getattr(own, name) != plain:
-                    setattr(own, name, plain)
-        attributes.pop(_SCALED, None)
-        if self._plain_scaled is not None:
-            attributes[_SCALED] = self._plain_scaled
+        self._leave_samplers()
+        self._takeover.end()
