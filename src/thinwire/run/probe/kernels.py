@@ -45,6 +45,8 @@ _MOST_ELEMENTS = 32 << 20
 _FLOAT = 4
 _LEAST = 3
 _MOST = 200
+_BLOCK = 0.025
+"""Seconds of computing: several of a scheduler's turns."""
 _RANK = 4
 
 
@@ -69,7 +71,7 @@ def measure_kernels(num_params: int, seconds: float) -> dict[str, Kernel]:
     Args:
         num_params: elements of the model's flat vector, 1 or more; of larger ones than 32 Mi a
             part is taken.
-        seconds: for all of them together, about; each is done three times at least.
+        seconds: for all of them together, about; each takes three blocks at least.
     """
     trials = _trials(min(num_params, _MOST_ELEMENTS))
     share = seconds / len(trials)
@@ -131,13 +133,22 @@ def _factor(grad: torch.Tensor, memory: torch.Tensor) -> _Trial:
 
 
 def _timed(trial: _Trial, seconds: float) -> Kernel:
+    """Seconds of a call, of blocks of calls.
+
+    Where processes share cores, one call is mostly over before the other has its turn: a median of
+    single calls would be that of an empty machine. A block has seen several turns.
+    """
     trial.before()
     trial.call()  # compiles, and touches the memory
-    times: list[float] = []
+    means: list[float] = []
     until = time.perf_counter() + seconds
-    while len(times) < _MOST and (len(times) < _LEAST or time.perf_counter() < until):
-        trial.before()
-        began = time.perf_counter()
-        trial.call()
-        times.append(time.perf_counter() - began)
-    return Kernel(nbytes=trial.work.memory_bytes, seconds=spread_of(times))
+    while len(means) < _MOST and (len(means) < _LEAST or time.perf_counter() < until):
+        spent, calls = 0.0, 0
+        while spent < _BLOCK:
+            trial.before()
+            began = time.perf_counter()
+            trial.call()
+            spent += time.perf_counter() - began
+            calls += 1
+        means.append(spent / calls)
+    return Kernel(nbytes=trial.work.memory_bytes, seconds=spread_of(means))
