@@ -162,6 +162,11 @@ MISTAKES = [
     ("count = 2", "egress = '1 Mbit/s'", "egress", "link, or egress and ingress"),
     ("count = 2", "site = 'here'", "site = 'here'", "unknown site, 'here'"),
     ("count = 2", "power_idle = '3 W'", "power_idle", "power_busy"),
+    ("count = 2", "price = 2.5", "price", "such as '2.5 /h'"),
+    ("count = 2", "price = '2.5 EUR/h'", "price", "without a currency"),
+    ("count = 2", "price = '2.5 /GB'", "price", "/h, /hour, /day"),
+    ("count = 2", "price = '-1 /h'", "price", "negative"),
+    ("# one", "[[sites]]\nname = 's'\ntraffic_price = '1 /h' #", "traffic_price", "/GB, /TB"),
     ("count = 2", "inner = {rate = '1 GB/s', latency = '1 us'}", "inner", "devices = 1"),
     ("count = 2", "devices = 2\ninner = {rate = '1 GB/s'}", "inner", "inner has no latency"),
     ("count = 2", "devices = 2\ninner = {rat = '1 GB/s'}", "inner", "did you mean 'rate'"),
@@ -316,13 +321,16 @@ def random_node(rng: random.Random, name: str, site: str) -> Node:
         fields |= {"ingress_scale": Trace(times=times, values=values)}
     if rng.random() < 0.5:
         fields |= {"power_idle": odd(rng), "power_busy": 1e10 + odd(rng), "power_network": 0.0}
+    if rng.random() < 0.5:
+        fields |= {"price": odd(rng)}
     return Node(name=name, site=site, **fields)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_cluster_survives_writing_and_reading(seed: int):
     rng = random.Random(seed)
-    sites = [Site(name='s"\\\u00e9'), Site(name="t", uplink=odd(rng), downlink=odd(rng))]
+    lines = {"uplink": odd(rng), "downlink": odd(rng), "traffic_price": odd(rng)}
+    sites = [Site(name='s"\\\u00e9'), Site(name="t", **lines)]
     nodes = [random_node(rng, f"x-{i}", "t") for i in range(2)]
     like = random_node(rng, "y-0", sites[0].name)
     nodes += [replace(like, name=f"y-{i}") for i in range(3)]

@@ -130,7 +130,7 @@ def test_machines_without_a_common_route_are_refused():
 
 
 def test_energy_needs_powers_and_ranks_by_joules():
-    with pytest.raises(InputError, match="'n0' of cluster 'test' states no power"):
+    with pytest.raises(InputError, match="'n0' and 'n1' of cluster 'test' state no power"):
         ask(cluster_of(2, 12.5e6), target="energy")
     power = {"power_idle": 50.0, "power_busy": 100.0}
     found = ask(cluster_of(2, 12.5e6, **power), target="energy")

@@ -1,12 +1,10 @@
-"""The everyday verbs: compare, plan, report, methods; `run` is in running.py."""
+"""The everyday verbs: compare, report, methods; `plan` and `run` have files of their own."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +16,6 @@ from rich.table import Table
 from thinwire.errors import InputError
 
 if TYPE_CHECKING:
-    from thinwire.cli.planning import Asked, Question
-    from thinwire.planner.refine import Refined
     from thinwire.run.compare import Outcome
 
 __all__ = ["ConfigOption", "DataOption", "SetOption", "TaskOption", "add_to", "given_settings"]
@@ -61,6 +57,7 @@ DataOption = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
+    from thinwire.cli.plan import plan
     from thinwire.cli.running import RunCommand, run  # shares the options above
 
     for verb in (compare, plan):
@@ -197,165 +194,6 @@ def _seeds(text: str) -> tuple[int, ...]:
             raise InputError(f"--seeds {text}: at least 1 is needed")
         return tuple(range(numbers[0]))
     return tuple(numbers)
-
-
-def plan(
-    where: Annotated[
-        str,
-        typer.Argument(metavar="[CLUSTER]", help="A preset or a TOML file; the same as --cluster."),
-    ] = "",
-    model: Annotated[
-        str, typer.Option(help="A known model (resnet50, bert-base, ...); or use --params.")
-    ] = "",
-    batch: Annotated[int, typer.Option(help="Samples per worker and step.")] = 32,
-    cluster: Annotated[
-        str, typer.Option("--cluster", "-c", help="A preset or a TOML file; or use --nodes.")
-    ] = "",
-    nodes: Annotated[int, typer.Option(help="Number of equal machines on one switch.")] = 0,
-    link: Annotated[str, typer.Option(help="Rate of each machine's link: 1gbit, 100 Mbit/s.")] = "",
-    latency: Annotated[str, typer.Option(help="One way: 0.1 ms.")] = "",
-    params: Annotated[str, typer.Option(help="Parameters, instead of --model: 25.6M.")] = "",
-    step_time: Annotated[
-        str, typer.Option(help="Measured compute time of one step on the fastest machine: 0.2s.")
-    ] = "",
-    device_flops: Annotated[str, typer.Option(help="Effective rate of a device: 5 TFLOP/s.")] = "",
-    density: Annotated[float, typer.Option(help="Of topk and gtopk.")] = 0.001,
-    accumulate: Annotated[int, typer.Option(help="Of dense with accumulation.")] = 8,
-    every: Annotated[int, typer.Option(help="Steps between averages of localsgd.")] = 8,
-    sizes: Annotated[
-        str,
-        typer.Option(
-            "--scale",
-            help="Simulate 100 steps at these numbers of workers instead, up to 10,000 and more; "
-            "a cluster is repeated, jitter counts.",
-        ),
-    ] = "",
-    simulate: Annotated[
-        bool | None,
-        typer.Option(
-            help="Refine the closed forms by the methods' own programs on the virtual cluster, "
-            "within a minute. Default: on a terminal, up to 16 nodes.",
-        ),
-    ] = None,
-    target: Annotated[
-        str, typer.Option(help="What simulated methods are ranked by: time, energy or bytes.")
-    ] = "time",
-    layer_times: Annotated[
-        str, typer.Option(help="Measured layer times of the model, as thinwire probe writes them.")
-    ] = "",
-    write: Annotated[
-        Path | None,
-        typer.Option(help="Write the choice as a settings file for --config of run and compare."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-) -> int:
-    """Predict step time, bytes and speed-up of each method: closed forms first, then a simulation.
-
-    thinwire plan office --model resnet50 --batch 32 --write plan.toml
-
-    thinwire plan --model resnet50 --batch 32 --nodes 4 --link 1gbit --no-simulate
-
-    thinwire plan --params 25.6M --step-time 0.2s --nodes 8 --link "100 Mbit/s"
-
-    thinwire plan --model bert-base --batch 8 --cluster two-sites
-
-    thinwire plan --model resnet50 --link 1gbit --scale 2,8,32,128,1000,10000
-    """
-    from thinwire.cli.planning import SIMULATED_UP_TO, Question, answer
-
-    if where and cluster:
-        raise InputError(f"--cluster {cluster} has no effect: the cluster is {where}")
-    question = Question(
-        model=model,
-        params=params,
-        batch=batch,
-        step_time=step_time,
-        cluster=where or cluster,
-        nodes=nodes,
-        link=link,
-        latency=latency,
-        device_flops=device_flops,
-        density=density,
-        accumulate=accumulate,
-        every=every,
-        layer_times=layer_times,
-    )
-    extras = {"--target": target if target != "time" else "", "--layer-times": layer_times,
-              "--write": write, "--simulate": simulate}  # fmt: skip
-    if sizes:
-        _refuse_extras(extras, "with --scale")
-        return _scale(question, sizes, as_json)
-    if simulate is False:
-        _refuse_extras(extras, "with --no-simulate")
-    result, asked = answer(question)
-    watched = not as_json and sys.stdout.isatty()
-    wanted = any(extras.values()) or (watched and asked.cluster.size <= SIMULATED_UP_TO)
-    if not as_json:
-        from thinwire.planner import plan_report
-
-        Console().print(plan_report(result))
-    refined = None
-    if wanted and simulate is not False:
-        refined = _refined(question, asked, target, write, as_json)
-    if as_json:
-        told = None if refined is None else refined.to_dict()
-        print(json.dumps({**result.to_dict(), "simulation": told}, indent=2))
-    return 0
-
-
-def _refuse_extras(extras: dict[str, Any], where: str) -> None:
-    for name, value in extras.items():
-        if value:
-            raise InputError(f"{name} has no effect {where}")
-
-
-def _refined(
-    question: Question, asked: Asked, target: str, write: Path | None, as_json: bool
-) -> Refined:
-    """Simulate, print unless JSON is asked for, and write the choice."""
-    from thinwire.cli.planning import refined
-    from thinwire.planner.chosen import command_of, write_config
-    from thinwire.planner.known import KNOWN_ERROR
-    from thinwire.planner.refined_table import refined_report
-
-    with Console(stderr=True).status("simulating ...") as status:
-        found = refined(
-            question,
-            asked,
-            target,
-            lambda label, done, of: status.update(f"simulating {done + 1} of {of}: {label}"),
-        )
-    console = Console()
-    if not as_json:
-        console.print()
-        console.print(refined_report(found, KNOWN_ERROR))
-    if write is not None:
-        write_config(found, question.batch, question.cluster, write)
-        if not as_json:
-            command = command_of(found, question.cluster, str(write))
-            console.print(f"\nRun it: {command}", highlight=False, markup=False, soft_wrap=True)
-    return found
-
-
-def _scale(question: Question, sizes: str, as_json: bool) -> int:
-    from thinwire.cli.planning import scaled
-    from thinwire.planner import scale_table
-
-    title, assumptions, found = scaled(question, sizes)
-    errors = Console(stderr=True)
-    results = []
-    with errors.status("simulating ...") as status:
-        for each in found:
-            results.append(each)
-            status.update(f"simulating ... {each.method} on {each.size:,} workers done")
-    if as_json:
-        print(json.dumps({"schema": 1, "scaled": [asdict(each) for each in results]}, indent=2))
-        return 0
-    console = Console()
-    console.print(scale_table(results, title))
-    for sentence in assumptions:
-        console.print(f"Assumed: {sentence}", style="dim", highlight=False)
-    return 0
 
 
 def report(

@@ -12,13 +12,15 @@ from thinwire.cluster import Cluster, load_cluster
 from thinwire.errors import InputError
 from thinwire.planner import Plan, Scaled, Settings, Workload, make_workload, quick_cluster, scale
 from thinwire.planner import plan as make_plan
+from thinwire.planner.objective import Objective, make_objective
 from thinwire.units import parse_compute, parse_count, parse_rate, parse_time
 
 if TYPE_CHECKING:
     from thinwire.models import ModelTable
     from thinwire.planner.refine import Refined
+    from thinwire.planner.simulate import Scene
 
-__all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "refined", "scaled"]
+__all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "check_plot", "refined", "scaled"]
 
 SIMULATED_UP_TO = 16
 """Nodes of a cluster up to which a plan is simulated unless told otherwise: within a minute."""
@@ -41,15 +43,19 @@ class Question:
     accumulate: int
     every: int
     layer_times: str = ""
+    target: str = "time"
+    samples: str = ""
+    deadline: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the options mean: what is trained, where, and how."""
+    """What the options mean: what is trained, where, how, and what for."""
 
     workload: Workload
     cluster: Cluster
     settings: Settings
+    aim: Objective
     assumptions: tuple[str, ...]
 
 
@@ -65,18 +71,17 @@ def answer(q: Question) -> tuple[Plan, Asked]:
 
 
 def refined(
-    q: Question, asked: Asked, target: str, tell: Callable[[str, int, int], None]
-) -> Refined:
-    """The plan refined by simulation.
+    q: Question, asked: Asked, tell: Callable[[str, int, int], None]
+) -> tuple[Refined, Scene]:
+    """The plan refined by simulation, and what was simulated.
 
     Args:
         q: the question.
         asked: what it means.
-        target: to rank by.
         tell: given progress, see `thinwire.planner.refine.refine`.
 
     Raises:
-        InputError: a target that the cluster says too little for, layer times of another model.
+        InputError: layer times of another model.
     """
     from thinwire.planner.refine import refine
     from thinwire.planner.simulate import Scene
@@ -92,7 +97,10 @@ def refined(
         names = [node.name for node in cluster.nodes]
         paces = tuple(measured_paces(load, times, names, job.batch))
         scene = dataclasses.replace(scene, paces=paces)
-    return refine(job, scene, asked.settings, target=target, tell=tell)
+    aim = asked.aim
+    found = refine(job, scene, asked.settings, target=aim.target, samples=aim.samples,
+                   deadline=aim.deadline, tell=tell)  # fmt: skip
+    return found, scene
 
 
 def _table(q: Question, job: Workload) -> ModelTable:
@@ -157,7 +165,25 @@ def _understood(q: Question) -> Asked:
             workload=workload,
         )
     settings = Settings(density=q.density, accumulate=q.accumulate, every=q.every)
-    return Asked(workload=workload, cluster=cluster, settings=settings, assumptions=assumptions)
+    samples = int(parse_count(q.samples)) if q.samples else None
+    deadline = parse_time(q.deadline) if q.deadline else None
+    aim = make_objective(cluster, q.target, samples, deadline)
+    return Asked(workload=workload, cluster=cluster, settings=settings, aim=aim,
+                 assumptions=assumptions)  # fmt: skip
+
+
+def check_plot(plot: Path | None) -> None:
+    """Before the work begins.
+
+    Raises:
+        InputError: not the name of an SVG file in a folder that exists.
+    """
+    if plot is None:
+        return
+    if plot.suffix != ".svg":
+        raise InputError(f"--plot {plot}: the name must end in .svg")
+    if plot.is_dir() or not plot.parent.is_dir():
+        raise InputError(f"--plot {plot}: must be a file in a folder that exists")
 
 
 def _check_cluster(q: Question) -> None:

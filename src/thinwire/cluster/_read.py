@@ -14,6 +14,7 @@ from thinwire.cluster._fields import FieldError
 from thinwire.cluster._lines import line_of, toml_lines
 from thinwire.cluster._matrix import read_matrix
 from thinwire.cluster._paths import Paths
+from thinwire.cluster._price import parse_price, parse_traffic_price
 from thinwire.cluster._table import Source, Table, number_of, text_of, whole_of
 from thinwire.cluster.spec import Cluster, Link, Node, Site
 from thinwire.cluster.trace import Trace
@@ -51,6 +52,7 @@ _NODE_READERS: dict[str, Callable[[Any], Any]] = {
     "power_idle": parse_power,
     "power_busy": parse_power,
     "power_network": parse_power,
+    "price": parse_price,
 }
 _TRACES = ("speed", "egress_scale", "ingress_scale")
 _DEFAULT_KEYS = (*_NODE_READERS, "kernel_rates", "link", "inner", *_TRACES)
@@ -155,13 +157,14 @@ def _members(sites: tuple[Site, ...], nodes: list[Node]) -> dict[str, list[int]]
 
 
 def _site(table: Table) -> Site:
-    table.only(("name", "uplink", "downlink"), "a site")
+    table.only(("name", "uplink", "downlink", "traffic_price"), "a site")
     return table.build(
         Site,
         {},
         name=table.need("name", text_of, "a site needs a name"),
         uplink=table.get("uplink", parse_rate, None),
         downlink=table.get("downlink", parse_rate, None),
+        traffic_price=table.get("traffic_price", parse_traffic_price, None),
     )
 
 

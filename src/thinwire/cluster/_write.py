@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
+from thinwire.cluster._price import price_text
 from thinwire.cluster.spec import Cluster, Link, Node
 from thinwire.cluster.trace import Trace
 from thinwire.units import Quantity, exact_text, parse_rate, parse_time
@@ -48,6 +49,8 @@ def cluster_to_toml(cluster: Cluster) -> str:
         for key in ("uplink", "downlink"):
             if (value := getattr(site, key)) is not None:
                 lines.append(f"{key} = {_quantity(value, 'rate')}")
+        if site.traffic_price is not None:
+            lines.append(f"traffic_price = {_quoted(price_text(site.traffic_price, 'GB'))}")
     for name, count, node in _runs(cluster):
         lines += ["", "[[nodes]]", f"name = {_quoted(name)}"]
         lines += [f"count = {count}"] if count else []
@@ -96,6 +99,8 @@ def _node_lines(node: Node) -> Iterator[str]:
             yield f"{key} = {{ {', '.join(rates)} }}"
         elif isinstance(value, Link):
             yield f"{key} = {{ {', '.join(_link_fields(value))} }}"
+        elif key == "price":
+            yield f"{key} = {_quoted(price_text(value, 'h'))}"
         elif key in _QUANTITIES:
             yield f"{key} = {_quantity(value, _QUANTITIES[key])}"
         elif isinstance(value, str):

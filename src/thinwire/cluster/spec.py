@@ -44,11 +44,13 @@ class Site:
         name: unique among sites, groups and nodes.
         uplink: bytes per second of all traffic that leaves the site together; None: no limit.
         downlink: the same for traffic that enters it.
+        traffic_price: what 10^9 bytes that leave the site cost, in any currency; None: nothing.
     """
 
     name: str
     uplink: float | None = None
     downlink: float | None = None
+    traffic_price: float | None = None
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -56,6 +58,8 @@ class Site:
             value = getattr(self, key)
             if value is not None:
                 check_number(key, value, "bytes per second", above=0.0)
+        if self.traffic_price is not None:
+            check_number("traffic_price", self.traffic_price, "for each GB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,7 @@ class Node:
         power_idle: watts drawn while it neither computes nor transfers.
         power_busy: watts drawn, all together, while it computes; given with `power_idle` or not.
         power_network: watts drawn on top of either while it sends or receives; None: none.
+        price: what an hour of it costs, in the currency of all others; None: unknown.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Node:
     power_idle: float | None = None
     power_busy: float | None = None
     power_network: float | None = None
+    price: float | None = None
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -117,6 +123,8 @@ class Node:
             )
         self._check_traces()
         self._check_power()
+        if self.price is not None:
+            check_number("price", self.price, "for each hour")
 
     def _check_kernels(self) -> None:
         for kind, rate in self.kernel_rates.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from thinwire.planner.predict import Prediction
+from thinwire.units import format_time
 
-__all__ = ["faster_text", "listed", "name_of", "percent", "ratio_text"]
+__all__ = ["faster_text", "listed", "money", "name_of", "percent", "ratio_text", "whole_time"]
 
 
 def ratio_text(ratio: float) -> str:
@@ -40,6 +42,27 @@ def name_of(p: Prediction) -> str:
         "accumulate": f"ssgd with {p.period} accumulated batches",
     }
     return names.get(p.method, p.method)
+
+
+def whole_time(seconds: float) -> str:
+    """A time without parts that are none.
+
+    >>> whole_time(3600.0), whole_time(7200.0), whole_time(9000.0)
+    ('60 min', '2 h', '2 h 30 min')
+    """
+    return format_time(seconds).replace(" min 0 s", " min").replace(" h 0 min", " h")
+
+
+def money(value: float) -> str:
+    """An amount without a currency: two decimals, or two digits of what is less.
+
+    >>> money(1234.5), money(2.5), money(0.0123), money(0.0)
+    ('1,234.50', '2.50', '0.012', '0.00')
+    """
+    if value >= 0.1 or value == 0:
+        return f"{value:,.2f}"
+    digits = 1 - math.floor(math.log10(value))
+    return f"{value:.{digits}f}" if digits < 8 else f"{value:.1e}"
 
 
 def percent(share: float) -> str:

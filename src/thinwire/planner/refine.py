@@ -6,25 +6,25 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from thinwire.errors import InputError, nearest
 from thinwire.planner._words import faster_text, percent
 from thinwire.planner.better import WORTH
 from thinwire.planner.candidates import HOPELESS, Candidate, candidates
+from thinwire.planner.deadline import deadline_caveats, with_deadline
+from thinwire.planner.objective import Objective, Target, make_objective
+from thinwire.planner.one_machine import cheaper_alone
 from thinwire.planner.predict import Settings
 from thinwire.planner.simulate import Scene, Simulated, simulate
 from thinwire.planner.workload import Workload
 from thinwire.units import format_size, format_time
 
-__all__ = ["BUDGET", "Refined", "Row", "Skipped", "Target", "check_target", "refine"]
+__all__ = ["BUDGET", "Refined", "Row", "Skipped", "refine"]
 
 BUDGET = 45.0
 """Seconds after which no further method is simulated."""
 
 SCHEMA = 1
-
-Target = Literal["time", "energy", "bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,16 @@ class Row:
     Args:
         candidate: what was asked for.
         simulated: what came out.
-        cost: seconds, joules or bytes of the whole cluster per sample, as the target says.
+        cost: seconds, joules, bytes or money of the whole cluster per sample, as the target says.
+        duration: seconds of the whole training; None where nobody said how much there is to do.
+        late: seconds by which that misses the deadline; 0 where it meets it or there is none.
     """
 
     candidate: Candidate
     simulated: Simulated
     cost: float
+    duration: float | None = None
+    late: float = 0.0
 
     @property
     def label(self) -> str:
@@ -60,8 +64,8 @@ class Refined:
     """The answer of a simulated plan.
 
     Args:
-        target: by what the rows are ranked.
-        rows: the best first.
+        aim: by what the rows are ranked, and what they are held against.
+        rows: the best first, those that miss the deadline behind all others.
         skipped: what was not simulated.
         choice: the row to use.
         verdict: one or two sentences.
@@ -69,13 +73,18 @@ class Refined:
         caveats: what a reader must not overlook.
     """
 
-    target: Target
+    aim: Objective
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
     choice: Row
     verdict: str
     why: tuple[str, ...]
     caveats: tuple[str, ...]
+
+    @property
+    def target(self) -> Target:
+        """What the rows are ranked by."""
+        return self.aim.target
 
     def __getitem__(self, label: str) -> Row:
         """The row of that label."""
@@ -85,13 +94,17 @@ class Refined:
         raise KeyError(label)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with a `schema` number; seconds, bytes, joules."""
+        """Plain values for JSON, with a `schema` number; seconds, bytes, joules, money."""
+        samples = self.aim.samples
         rows = [
             {
                 "label": row.label,
                 "lossy": row.candidate.lossy,
                 "longer_period": row.candidate.longer,
                 "cost": row.cost,
+                "duration": row.duration,
+                "price": row.simulated.price_of(samples),
+                "meets_deadline": None if self.aim.deadline is None else not row.late,
                 "closed_form_step_time": row.candidate.closed_time,
                 **dataclasses.asdict(row.simulated),
             }
@@ -100,6 +113,8 @@ class Refined:
         return {
             "schema": SCHEMA,
             "target": self.target,
+            "samples": samples,
+            "deadline": self.aim.deadline,
             "choice": self.choice.label,
             "verdict": self.verdict,
             "why": list(self.why),
@@ -113,31 +128,14 @@ class _OutOfTimeError(Exception):
     """The budget is spent."""
 
 
-def check_target(target: str, scene: Scene) -> Target:
-    """The target, if it can be ranked by.
-
-    Raises:
-        InputError: an unknown one, or energy on a node that states no power.
-    """
-    if target not in get_args(Target):
-        raise InputError(f"target = {target!r}; {nearest(target, get_args(Target))}")
-    if target == "energy":
-        for node in scene.cluster.nodes:
-            if node.power_idle is None:
-                raise InputError(
-                    f"target = 'energy': node {node.name!r} of cluster {scene.cluster.name!r} "
-                    "states no power; give power_idle and power_busy (watts) of every node in the "
-                    "cluster file, or target time or bytes"
-                )
-    return target  # pyright: ignore[reportReturnType]
-
-
 def refine(
     workload: Workload,
     scene: Scene,
     settings: Settings | None = None,
     *,
     target: str = "time",
+    samples: int | None = None,
+    deadline: float | None = None,
     budget: float = BUDGET,
     tell: Callable[[str, int, int], None] | None = None,
 ) -> Refined:
@@ -147,17 +145,20 @@ def refine(
         workload: what is trained, for the closed forms.
         scene: the same, to be simulated.
         settings: of the methods.
-        target: "time", "energy" or "bytes", of the whole cluster per sample.
+        target: "time", "energy", "bytes" or "price", of the whole cluster per sample.
+        samples: that the whole training sees, the same for every method; None: unknown.
+        deadline: seconds for these; what takes longer is ranked behind.
         budget: seconds of this machine's time after which no further method is begun; one alone,
             plain S-SGD and bucketed overlap are simulated in any case.
         tell: called with a label, how many are done, and of how many.
 
     Raises:
-        InputError: an unknown target, or one that the cluster says too little for.
+        InputError: an unknown target, or one that the cluster says too little for; a deadline
+            without samples.
     """
-    aim = check_target(target, scene)
+    aim = make_objective(scene.cluster, target, samples, deadline)
     listed = candidates(workload, scene.cluster, settings or Settings())
-    wanted, skipped = _pruned(listed, aim)
+    wanted, skipped = _pruned(listed, aim.target)
     found: dict[str, Simulated] = {}
     until = time.monotonic() + budget
     for done, each in enumerate(_hopeful_first(wanted)):
@@ -168,12 +169,14 @@ def refine(
             skipped.append(Skipped(label=each.label, reason=f"the {budget:g} s were over"))
         else:
             found[each.label] = result
-    rows = [
-        Row(candidate=each, simulated=found[each.label], cost=_cost(found[each.label], aim, scene))
-        for each in listed
-        if each.label in found
-    ]
+    size = scene.cluster.size
+    rows = [_row(each, found[each.label], aim, size) for each in listed if each.label in found]
     return _answered(aim, rows, skipped, scene)
+
+
+def _row(each: Candidate, found: Simulated, aim: Objective, size: int) -> Row:
+    return Row(candidate=each, simulated=found, cost=aim.cost(found, size),
+               duration=aim.duration(found), late=aim.late(found))  # fmt: skip
 
 
 def _pruned(listed: Sequence[Candidate], target: Target) -> tuple[list[Candidate], list[Skipped]]:
@@ -222,51 +225,53 @@ def _timed(scene: Scene, each: Candidate, until: float) -> Simulated | None:
         raise
 
 
-def _cost(row: Simulated, target: Target, scene: Scene) -> float:
-    if target == "time":
-        return 1.0 / row.samples_per_second
-    if target == "energy":
-        assert row.joules_per_sample is not None
-        return row.joules_per_sample
-    workers = 1 if row.method == "alone" else scene.cluster.size
-    return row.bytes_per_step * workers / (row.samples_per_second * row.step_time)
-
-
-def _answered(target: Target, rows: list[Row], skipped: list[Skipped], scene: Scene) -> Refined:
-    choice, longer = _choose(rows, target)
+def _answered(aim: Objective, rows: list[Row], skipped: list[Skipped], scene: Scene) -> Refined:
+    choice, longer = _choose(rows, aim)
     by_label = {row.label: row for row in rows}
-    caveats = _caveats(choice)
+    verdict = _verdict(choice, longer, by_label, aim.target, scene)
     return Refined(
-        target=target,
-        rows=tuple(sorted(rows, key=lambda row: row.cost)),
+        aim=aim,
+        rows=tuple(sorted(rows, key=lambda row: (row.late > 0, row.cost))),
         skipped=tuple(skipped),
         choice=choice,
-        verdict=_verdict(choice, longer, by_label, target, scene),
+        verdict=with_deadline(verdict, choice, rows, aim),
         why=tuple(_why(row) for row in _told(choice, by_label)),
-        caveats=caveats,
+        caveats=(
+            *deadline_caveats(choice, aim),
+            *cheaper_alone(choice, scene, aim),
+            *_caveats(choice),
+        ),
     )
 
 
-def _choose(rows: Sequence[Row], target: Target) -> tuple[Row, Row | None]:
+def _choose(rows: Sequence[Row], aim: Objective) -> tuple[Row, Row | None]:
     """The simplest row within `WORTH` of the best, and a longer period that would pay where no
-    other row does. Where bytes are the target, only rows that are faster than one machine count:
-    one machine sends none."""
+    other row does.
+
+    A deadline rules out all that misses it; where everything does, the fastest is taken. Where
+    bytes are the target and no deadline demands speed, only rows that are faster than one machine
+    count: one machine sends none.
+    """
     alone = rows[0]
     asked = [row for row in rows if not row.candidate.longer]
-    if target == "bytes":
+    in_time = [row for row in asked if not row.late]
+    if not in_time:
+        return min(asked, key=lambda row: row.late), None
+    asked = in_time
+    if aim.target == "bytes" and aim.deadline is None:
         least = WORTH * alone.simulated.samples_per_second
         asked = [row for row in asked if row.simulated.samples_per_second >= least] or [alone]
     best = min(row.cost for row in asked)
     choice = next(row for row in asked if row.cost <= best * WORTH)
-    others = [row for row in rows if row.candidate.longer]
+    others = [row for row in rows if row.candidate.longer and not row.late]
     if choice is not alone or not others:
         return choice, None
     longer = min(others, key=lambda row: row.cost)
-    pays = longer.cost * WORTH <= choice.cost and target != "bytes"
+    pays = longer.cost * WORTH <= choice.cost and aim.target != "bytes"
     return choice, longer if pays else None
 
 
-_COSTS = {"time": "time", "energy": "energy", "bytes": "traffic"}
+_COSTS = {"time": "time", "energy": "energy", "bytes": "traffic", "price": "money"}
 
 
 def _verdict(
@@ -277,16 +282,16 @@ def _verdict(
         return "Use one machine: it is the only node, there is nothing to exchange."
     rate = choice.simulated.samples_per_second
     versus_dense = faster_text(rate / dense.simulated.samples_per_second, "the best dense method")
+    least = "" if target == "time" else f" for the least {_COSTS[target]} per sample"
     if choice is alone:
         seconds = scene.seconds
         name = scene.cluster.nodes[seconds.index(min(seconds))].name
-        text = f"Use one machine ({name}): it is {versus_dense}."
+        text = f"Use one machine ({name}){least}: it is {versus_dense}."
         if longer is not None:
             gain = longer.simulated.samples_per_second / rate
             text += f" But {longer.label} would be {faster_text(gain, 'it')}."
         return text
     versus_one = faster_text(rate / alone.simulated.samples_per_second, "one machine")
-    least = "" if target == "time" else f" for the least {_COSTS[target]} per sample"
     if not choice.candidate.lossy:
         return f"Dense is fine here{least}: {choice.label} is {versus_one}."
     return f"{choice.label}{least}: {versus_dense}, and {versus_one}."

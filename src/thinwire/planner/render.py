@@ -79,7 +79,8 @@ def _short(p: Prediction) -> str:
 
 def brief(seconds: float) -> str:
     """A time that is short enough for a column."""
-    return format_time(seconds).replace(" min", "m").replace(" h", "h")
+    text = format_time(seconds).replace(" h", "h")
+    return text.replace(" min", "m").replace(" s", "s") if " min" in text else text
 
 
 def three(value: float) -> str:

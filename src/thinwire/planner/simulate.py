@@ -24,7 +24,7 @@ from thinwire.worker import Plan, Server, Worker
 if TYPE_CHECKING:
     from thinwire.cluster import Cluster, Node
 
-__all__ = ["Scene", "Simulated", "simulate"]
+__all__ = ["Scene", "Simulated", "simulate", "trace"]
 
 _LOOKING = 5
 """Steps before one that is like all others, of methods that choose messages by measured times."""
@@ -49,6 +49,8 @@ class Simulated:
         waiting: part of their time in which workers wait, 0..1, mean over the workers.
         exposed: seconds in which even the worker that waits least waits for messages.
         joules_per_sample: of the whole cluster; None where a node states no power.
+        price_per_sample: of the nodes in use and of the traffic that leaves sites; None where one
+            of these nodes states no price.
         parts: seconds of `step_time` by what they go to; the keys are the possible limits.
         limit: the key of the largest of them.
     """
@@ -63,8 +65,14 @@ class Simulated:
     waiting: float
     exposed: float
     joules_per_sample: float | None
+    price_per_sample: float | None
     parts: dict[str, float]
     limit: str
+
+    def price_of(self, samples: int | None) -> float | None:
+        """What so many samples cost; None where that is unknown."""
+        each = self.price_per_sample
+        return None if each is None or samples is None else each * samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +147,7 @@ class _Totals:
     received: dict[int, float] = field(default_factory=dict)
     pairs: dict[tuple[int, int], float] = field(default_factory=dict)
     phases: list[dict[str, float]] = field(default_factory=list)
+    spans: list[tuple[int, str, int, int, int, int]] = field(default_factory=list)
 
 
 def simulate(
@@ -166,15 +175,47 @@ def simulate(
     few = _run(scene, built, first, check) if first else _Totals()
     many = _run(scene, built, first + more, check)
     label = " ".join([name, *(f"{k}={v}" for k, v in (settings or {}).items())])
-    return _summed(scene, built, few, many, more, (name, dict(settings or {}), label))
+    return _summed(scene, few, many, more, (name, dict(settings or {}), label))
 
 
-def _lengths(method: Method, moving: bool) -> tuple[int, int]:
-    """Steps of the first run, and by how many the second is longer: whole periods each."""
+def trace(
+    scene: Scene, method: str, settings: Mapping[str, Any], steps: int
+) -> tuple[list[int], list[tuple[int, str, float, float]]]:
+    """What every worker does in some steps, once they are like all others.
+
+    Args:
+        scene: what is simulated, where.
+        method: a name in `METHODS`, or `module:Class`.
+        settings: of the method.
+        steps: so many, and more where its period asks for it.
+
+    Returns:
+        The node of each worker; (rank, "compute", "wait" or "send", start, end) in seconds after
+        the first of these steps began.
+    """
+    built = build_method(method, settings)
+    first, least = _lengths(built, random=False)
+    few = _run(scene, built, first, None) if first else _Totals()
+    more = _up_to_whole(steps, _period(built)) if first else max(steps, least)
+    many = _run(scene, built, first + more, None, traced=True)
+    spans = [
+        (rank, what, start / 1e9 - few.elapsed, end / 1e9 - few.elapsed)
+        for rank, what, start, end, *_ in many.spans
+    ]
+    return _placement(scene, built), spans
+
+
+def _period(method: Method) -> int:
+    """Steps after which it does the same again."""
     periods = (getattr(method, key, 1) for key in ("accumulate", "every", "estimate_every"))
-    period = max(1, *periods)
+    return max(1, *periods)
+
+
+def _lengths(method: Method, random: bool) -> tuple[int, int]:
+    """Steps of the first run, and by how many the second is longer: whole periods each."""
+    period = _period(method)
     until_alike, counted = 1, 2
-    if moving or not method.traits.synchronous:
+    if random or not method.traits.synchronous:
         counted = _AVERAGED
     if method.traits.kind == "overlapped":
         until_alike, counted = _looking(method), counted // 2
@@ -193,15 +234,25 @@ def _up_to_whole(steps: int, period: int) -> int:
     return -(-steps // period) * period
 
 
-def _run(scene: Scene, method: Method, steps: int, check: Callable[[], None] | None) -> _Totals:
+def _placement(scene: Scene, method: Method) -> list[int]:
+    """The node of each worker."""
     seconds = scene.seconds
-    fastest = seconds.index(min(seconds))
     alone = method.traits.workers == "fastest"
-    placement = [fastest] if alone else list(range(scene.cluster.size))
+    return [seconds.index(min(seconds))] if alone else list(range(scene.cluster.size))
+
+
+def _run(
+    scene: Scene,
+    method: Method,
+    steps: int,
+    check: Callable[[], None] | None,
+    traced: bool = False,
+) -> _Totals:
+    seconds, placement = scene.seconds, _placement(scene, method)
     plan = Plan(
         shares=scene.shares_of(len(placement)),
         steps=steps,
-        speeds=tuple(seconds[fastest] / seconds[i] for i in placement),
+        speeds=tuple(min(seconds) / seconds[i] for i in placement),
         eval_every=steps + 1,
         evaluate_at=method.traits.evaluate_at,
     )
@@ -211,6 +262,7 @@ def _run(scene: Scene, method: Method, steps: int, check: Callable[[], None] | N
         num_servers=method.num_servers,
         link_model=scene.link_model,
         seed=scene.seed,
+        trace=traced,
     )
 
     def body(comm: Comm) -> TimedBody:
@@ -246,12 +298,12 @@ def _totals(world: World, placement: list[int]) -> _Totals:
         received=received,
         pairs=pairs,
         phases=[end.meter.phases.seconds() for end in ends[: len(placement)]],
+        spans=world.spans or [],
     )
 
 
 def _summed(
     scene: Scene,
-    method: Method,
     few: _Totals,
     many: _Totals,
     steps: int,
@@ -281,7 +333,8 @@ def _summed(
         bytes_per_step=sent / size,
         waiting=sum(waits) / size / step,
         exposed=exposed,
-        joules_per_sample=_joules(scene, method, few, many, steps, samples),
+        joules_per_sample=_joules(scene, few, many, steps * samples),
+        price_per_sample=_price(scene.cluster, few, many, steps * samples),
         parts=parts,
         limit=max(parts, key=lambda part: parts[part]),
     )
@@ -312,9 +365,21 @@ def _line_time(cluster: Cluster, few: _Totals, many: _Totals, steps: int) -> flo
     return max(loads.values(), default=0.0)
 
 
-def _joules(
-    scene: Scene, method: Method, few: _Totals, many: _Totals, steps: int, samples: float
-) -> float | None:
+def _price(cluster: Cluster, few: _Totals, many: _Totals, samples: float) -> float | None:
+    """Per sample: hours of the nodes in use, and bytes from one site to another."""
+    nodes, sites = cluster.nodes, {site.name: site for site in cluster.sites}
+    prices = [nodes[i].price for i in many.busy]
+    if any(price is None for price in prices):
+        return None
+    total = (many.elapsed - few.elapsed) / 3600.0 * sum(price or 0.0 for price in prices)
+    for (src, dst), nbytes in many.pairs.items():
+        site = sites.get(nodes[src].site)
+        if site is not None and site.traffic_price and nodes[dst].site != site.name:
+            total += site.traffic_price * (nbytes - few.pairs.get((src, dst), 0.0)) / 1e9
+    return total / samples
+
+
+def _joules(scene: Scene, few: _Totals, many: _Totals, samples: float) -> float | None:
     """Per sample, of the nodes in use, their idle time included."""
     nodes = scene.cluster.nodes
     if any(nodes[i].power_idle is None for i in many.busy):
@@ -327,7 +392,7 @@ def _joules(
             (many.received[index] - few.received.get(index, 0.0)) / node.ingress,
         )
         total += _draw(node, elapsed, busy, max(moved))
-    return total / (steps * samples)
+    return total / samples
 
 
 def _draw(node: Node, elapsed: float, busy: float, network: float) -> float:

@@ -11,7 +11,7 @@ from thinwire.report.record import Span
 from thinwire.report.words import percent_words
 from thinwire.units import format_time
 
-__all__ = ["MAX_ROWS", "first_steps", "gantt"]
+__all__ = ["MAX_ROWS", "first_steps", "gantt", "rows_of_steps"]
 
 MAX_ROWS = 16
 _MAX_SPANS = 4000
@@ -63,6 +63,25 @@ def gantt(run: RunRecord, names: Sequence[str], slower: Sequence[float], *, widt
     end = first_steps(run)
     if end <= 0:
         return ""
+    body, height = rows_of_steps(run, names, slower, width=width, end=end)
+    label = f"timeline of {run.start.label}"
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{body}</svg>'
+    )
+
+
+def rows_of_steps(
+    run: RunRecord, names: Sequence[str], slower: Sequence[float], *, width: int, end: float
+) -> tuple[str, int]:
+    """What is inside `gantt`'s picture, and how many pixels high it is.
+
+    Args:
+        run: with spans.
+        names: a node name per worker.
+        slower: per worker, how many times longer it computes than the fastest node.
+        width: pixels.
+        end: seconds that the width stands for, above 0.
+    """
     rows = _rows(names, slower)
     small = width <= 500
     left, right = (62, 8) if small else (132, 92)
@@ -80,11 +99,7 @@ def gantt(run: RunRecord, names: Sequence[str], slower: Sequence[float], *, widt
             parts.append(_waiting(run, rank, width, top))
     if not small:
         parts.append(f'<text class="tick" x="{width - 4}" y="11" text-anchor="end">waiting</text>')
-    label = f"timeline of {run.start.label}"
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(parts)}</svg>"
-    )
+    return "".join(parts), height
 
 
 def _rows(names: Sequence[str], slower: Sequence[float]) -> list[int]:
