@@ -28,6 +28,7 @@ LAYERS = (
     "batches",
     "flat",
     "operations",
+    "optim",
     "worker",
     "methods",
     "tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -21,6 +22,7 @@ from thinwire.errors import (
     WaitInBackwardError,
     WorkerFailedError,
 )
+from thinwire.optim import LAMB, LARS
 from thinwire.seeds import seed_for
 from thinwire.testing.toys import DropoutMoons, Exploding, Moons
 from thinwire.wire import Comm, Packet, Work
@@ -533,12 +535,13 @@ def test_the_learning_rate_rises_over_the_warm_up_and_stays():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "sdg"}, "valid: sgd, adam, adamw"),
+        ({"name": "sdg"}, "valid: sgd, adam, adamw, lars, lamb"),
         ({"lr": 0.0}, "lr = 0.0"),
         ({"lr": float("nan")}, "lr = nan"),
         ({"lr": float("inf")}, "lr = inf"),
         ({"momentum": 1.0}, "momentum = 1.0"),
         ({"name": "adam", "momentum": 0.9}, "no effect with adam"),
+        ({"name": "lamb", "momentum": 0.9}, "no effect with lamb"),
         ({"weight_decay": -1.0}, "weight_decay = -1.0"),
         ({"warmup": -1}, "warmup = -1"),
     ],
@@ -563,6 +566,32 @@ def test_every_optimizer_is_torchs_own(name):
         return w.params
 
     on_virtual(program, optimizer=Optimizer(name=name, lr=0.05, weight_decay=0.01))
+
+
+@pytest.mark.parametrize(
+    ("name", "torchs"),
+    [("lars", functools.partial(LARS, momentum=0.9)), ("lamb", LAMB)],
+)
+def test_a_layerwise_optimizer_scales_each_tensor_of_the_model_by_itself(name, torchs):
+    def program(w: Worker) -> None:
+        tensors = [
+            nn.Parameter(w.params[layer.start : layer.stop].clone().view(layer.shape))
+            for layer in w.layers
+        ]
+        reference = torchs(tensors, lr=0.5, weight_decay=0.01)
+        for _ in range(3):
+            direction = torch.randn(w.params.shape, generator=w.rng)
+            for tensor, layer in zip(tensors, w.layers, strict=True):
+                tensor.grad = direction[layer.start : layer.stop].clone().view(layer.shape)
+            reference.step()
+            w.apply(direction)
+        expected = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        torch.testing.assert_close(w.params, expected, rtol=1e-5, atol=1e-7)
+
+    momentum = 0.9 if name == "lars" else 0.0
+    on_virtual(
+        program, optimizer=Optimizer(name=name, lr=0.5, momentum=momentum, weight_decay=0.01)
+    )
 
 
 # Randomness

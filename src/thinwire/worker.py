@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from thinwire.batches import SampleStream, batch_slice
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.flat import Flat, Layer, digest, is_finite
 from thinwire.operations import Inputs, layer_shares
+from thinwire.optim import LAMB, LARS
 from thinwire.passes import step_bytes
 from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
@@ -90,9 +91,10 @@ class Optimizer:
     """The step that `apply` takes; each replica has its own state.
 
     Args:
-        name: "sgd" (with momentum), "adam" or "adamw".
+        name: "sgd" (with momentum), "adam" or "adamw"; for large batches "lars" or "lamb", see
+            `thinwire.optim`.
         lr: learning rate, above 0.
-        momentum: of sgd, 0..1.
+        momentum: of sgd and lars, 0..1.
         weight_decay: at least 0.
         warmup: the first updates, over which the learning rate rises linearly to `lr`.
     """
@@ -110,24 +112,39 @@ class Optimizer:
             raise InputError(f"lr = {self.lr}: a finite number above 0 is needed")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum = {self.momentum}: 0 <= momentum < 1 is needed")
-        if self.momentum and self.name != "sgd":
+        if self.momentum and self.name not in ("sgd", "lars"):
             raise InputError(f"momentum = {self.momentum} has no effect with {self.name}")
         if not self.weight_decay >= 0:
             raise InputError(f"weight_decay = {self.weight_decay}: at least 0 is needed")
         if self.warmup < 0:
             raise InputError(f"warmup = {self.warmup}: a number of updates, at least 0")
 
-    def build(self, params_P: nn.Parameter) -> torch.optim.Optimizer:
-        """The torch optimizer for one flat parameter."""
-        return _OPTIMIZERS[self.name](self, params_P)
+    def build(
+        self, params_P: nn.Parameter, layers: Sequence[Layer] | None = None
+    ) -> torch.optim.Optimizer:
+        """The torch optimizer for one flat parameter.
+
+        Args:
+            params_P: all parameters.
+            layers: where each tensor lies in it; None: it is one tensor.
+        """
+        return _OPTIMIZERS[self.name](self, params_P, layers)
 
 
-_OPTIMIZERS: dict[str, Callable[[Optimizer, nn.Parameter], torch.optim.Optimizer]] = {
-    "sgd": lambda o, p: torch.optim.SGD(
+_Build: TypeAlias = Callable[
+    [Optimizer, nn.Parameter, Sequence[Layer] | None], torch.optim.Optimizer
+]
+
+_OPTIMIZERS: dict[str, _Build] = {
+    "sgd": lambda o, p, _: torch.optim.SGD(
         [p], lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay
     ),
-    "adam": lambda o, p: torch.optim.Adam([p], lr=o.lr, weight_decay=o.weight_decay),
-    "adamw": lambda o, p: torch.optim.AdamW([p], lr=o.lr, weight_decay=o.weight_decay),
+    "adam": lambda o, p, _: torch.optim.Adam([p], lr=o.lr, weight_decay=o.weight_decay),
+    "adamw": lambda o, p, _: torch.optim.AdamW([p], lr=o.lr, weight_decay=o.weight_decay),
+    "lars": lambda o, p, layers: LARS(
+        [p], lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, layers=layers
+    ),
+    "lamb": lambda o, p, layers: LAMB([p], lr=o.lr, weight_decay=o.weight_decay, layers=layers),
 }
 
 
@@ -267,7 +284,7 @@ class Replica:
             self.model = learner.model()
             self._flops = float(learner.flops_per_sample)  # counting may draw, too
         self.flat = Flat(self.model)
-        self.optimizer = plan.optimizer.build(self.flat.params_P)
+        self.optimizer = plan.optimizer.build(self.flat.params_P, self.flat.layers)
         self._last_eval = 0
         self._evaluated_at_update = -1
         self._order: list[int] | None = None

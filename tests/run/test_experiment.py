@@ -91,6 +91,16 @@ def test_training_settings_reach_the_optimizer(make_job):
     assert optimizer.warmup == 5
 
 
+def test_the_rate_follows_the_global_batch_where_it_is_told_for_which_one_it_is_meant(make_job):
+    def rate(size: int, **train: Any) -> float:
+        return make_job(size=size, batch=8, lr=0.1, **train).plan(256).optimizer.lr
+
+    assert rate(4) == rate(4, lr_batch=32) == 0.1
+    assert (rate(4, lr_batch=8), rate(1, lr_batch=16)) == (0.4, 0.05)
+    with pytest.raises(InputError, match=r"train\.lr_batch = -1"):
+        make_job(lr_batch=-1)
+
+
 # The record
 
 

@@ -213,6 +213,8 @@ def test_momentum_goes_with_sgd_and_does_not_stand_in_the_way_of_others():
     adam = assigned("ssgd", {"train.optimizer": "adam"})[0].train
     assert adam.momentum == 0.0
     assert assigned("ssgd", {"train.optimizer": "sgd"})[0].train.momentum == 0.9
+    lars = assigned("ssgd", {"train.optimizer": "lars", "train.momentum": 0.8})[0].train
+    assert lars.momentum == 0.8
 
 
 @pytest.mark.parametrize(

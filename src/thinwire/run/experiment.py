@@ -11,6 +11,7 @@ from thinwire.batches import SampleStream, split_batch
 from thinwire.cluster import Cluster, Node
 from thinwire.errors import DeadlineError, DeadlockError, PeerDiedError, WorkerFailedError
 from thinwire.methods import Method
+from thinwire.optim import scale_lr
 from thinwire.report.record import End, Eval, Line, Run, Span, Step
 from thinwire.run.settings import TrainSettings, WireSettings
 from thinwire.wire.base import Comm
@@ -79,7 +80,7 @@ class Job:
             speeds=tuple(own),
             optimizer=Optimizer(
                 name=train.optimizer,
-                lr=train.lr,
+                lr=scale_lr(train.lr, global_batch, train.lr_batch or global_batch),
                 momentum=train.momentum,
                 weight_decay=train.weight_decay,
                 warmup=train.warmup,

@@ -40,7 +40,9 @@ class TrainSettings:
         evals: evaluations in a run, about.
         optimizer: see `thinwire.worker.Optimizer`.
         lr: learning rate.
-        momentum: of sgd; 0 with another optimizer.
+        lr_batch: samples of a step over all workers for which `lr` is meant: with another global
+            batch the rate grows or falls in proportion (linear scaling); 0: `lr` as it is.
+        momentum: of sgd; 0 with another optimizer unless given, which lars allows.
         weight_decay: L2 coefficient.
         warmup: updates over which the learning rate rises to `lr`.
         train_limit: use only the first samples of the training set.
@@ -54,6 +56,7 @@ class TrainSettings:
     evals: int = 30
     optimizer: str = "sgd"
     lr: float = 0.05
+    lr_batch: int = 0
     momentum: float = 0.9
     weight_decay: float = 0.0
     warmup: int = 0
@@ -63,6 +66,10 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.threads < 0:
             raise InputError(f"train.threads = {self.threads}: at least 0 is needed")
+        if self.lr_batch < 0:
+            raise InputError(
+                f"train.lr_batch = {self.lr_batch}: a number of samples, or 0 for none, is needed"
+            )
         for key in ("batch", "evals"):
             if getattr(self, key) < 1:
                 raise InputError(f"train.{key} = {getattr(self, key)}: at least 1 is needed")
