@@ -40,7 +40,7 @@ from thinwire.tasks import load_task
 from tune import HEADER, job_of
 
 TUNING_SEED = 100
-RATES = (0.05, 0.1, 0.2)
+RATES = "0.0125,0.025,0.05,0.1"
 METHODS = "ssgd,topk,gtopk,dgc"
 SPARSE = ("topk", "gtopk", "dgc")
 
@@ -100,10 +100,10 @@ def of(record: Record, label: str, seeds: Iterable[int]) -> list[RunRecord]:
     return [r for r in record.of(label) if r.start.seed in wanted and r.status == "ok"]
 
 
-def best_rate(record: Record, name: str) -> float:
+def best_rate(record: Record, name: str, rates: Iterable[float]) -> float:
     """The learning rate of the best tuning run."""
     scored = []
-    for lr in RATES:
+    for lr in rates:
         runs = of(record, f"{name}|{lr:g}", [TUNING_SEED])
         scored.append((final(runs[0]) if runs else 0.0, lr))
     return max(scored)[1]
@@ -170,6 +170,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=16, help="per worker")
     parser.add_argument("--epochs", type=float, default=12)
     parser.add_argument("--train-limit", type=int, default=10000)
+    parser.add_argument("--rates", default=RATES, help=f"tried by every method; default: {RATES}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/accuracy"))
@@ -177,9 +178,10 @@ def main() -> int:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     names = [*dict.fromkeys(["ssgd", *options.methods.split(",")])]
-    tuning = [planned(name, lr, TUNING_SEED, options) for name in names for lr in RATES]
+    rates = [float(rate) for rate in options.rates.split(",")]
+    tuning = [planned(name, lr, TUNING_SEED, options) for name in names for lr in rates]
     record = train(tuning, options, "tuning")
-    chosen = {name: best_rate(record, name) for name in names}
+    chosen = {name: best_rate(record, name, rates) for name in names}
     jobs = [
         planned(n, lr, seed, options) for n, lr in chosen.items() for seed in range(options.seeds)
     ]
