@@ -16,7 +16,17 @@ import torch
 
 from thinwire.collectives._all_reduce import ALL_REDUCES
 from thinwire.collectives._schedule import power_below, tree_children
-from thinwire.collectives._vector import Ghost, Vector, add, copy, fill, packet, split, vector
+from thinwire.collectives._vector import (
+    Ghost,
+    Vector,
+    add,
+    add_to,
+    copy,
+    fill,
+    packet,
+    split,
+    vector,
+)
 from thinwire.errors import InputError
 from thinwire.wire.base import Arrival, Comm, Move, Posted, Tag
 from thinwire.wire.packet import Packet
@@ -30,20 +40,23 @@ class _Meeting:
     def __init__(self, size: int):
         self.brought: list[Vector] = [Ghost(0, 1)] * size
         self.total: Vector | None = None
-        self.what, self.first = "", 0
+        self.what: tuple[str, int, torch.dtype] | None = None
+        self.first = 0
         self.left = 0
 
-    def bring(self, rank: int, mine: torch.Tensor, algorithm: str, tag: Tag) -> None:
+    def bring(self, rank: int, mine: torch.Tensor, algorithm: str, tag: Tag) -> Vector:
         """Nothing is copied: whoever calls a collective does nothing else until its end."""
-        what = f"{algorithm} of {mine.numel()} x {mine.dtype}"
-        if not self.what:
+        what = algorithm, mine.numel(), mine.dtype
+        if self.what is None:
             self.what, self.first = what, rank
         elif self.what != what:
+            ours, theirs = ("{} of {} x {}".format(*w) for w in (what, self.what))
             raise InputError(
-                f"rank {rank} called the {what} where rank {self.first} called the {self.what} "
+                f"rank {rank} called the {ours} where rank {self.first} called the {theirs} "
                 f"(tag {tag!r}); all ranks must call the collective with equal tensors"
             )
-        self.brought[rank] = vector(mine)
+        found = self.brought[rank] = vector(mine)
+        return found
 
     def sum(self, algorithm: str) -> Vector:
         """For the first that asks, all must have brought theirs; an all-reduce ensures it."""
@@ -71,13 +84,13 @@ def all_reduce_together(
     meeting = meetings.get(name)
     if meeting is None:
         meeting = meetings[name] = _Meeting(comm.size)
-    meeting.bring(comm.rank, flat, algorithm, tag)
+    mine = meeting.bring(comm.rank, flat, algorithm, tag)
     if comm.size <= _RECORDED and comm.losses == "strict":
         moves = _moves(algorithm, comm.rank, comm.size, flat.numel(), flat.itemsize)
         comm.play(moves, tag)
     else:
         ALL_REDUCES[algorithm](comm, Ghost(flat.numel(), flat.itemsize), tag)
-    fill(vector(flat), meeting.sum(algorithm))
+    fill(mine, meeting.sum(algorithm))
     meeting.left += 1
     if meeting.left == comm.size:
         del meetings[name]
@@ -126,11 +139,16 @@ def _halving_doubling(parts: Sequence[Vector]) -> Vector:
     core = power_below(len(parts))
     extra = len(parts) - core
     folded = [add(parts[2 * i], parts[2 * i + 1]) for i in range(extra)]
-    level = [*folded, *parts[2 * extra :]]
-    while len(level) > 1:
-        half = len(level) // 2
-        level = [add(a, b) for a, b in zip(level[:half], level[half:], strict=True)]
-    return level[0]
+    leaves = [*folded, *parts[2 * extra :]]
+
+    def sum_at(width: int, place: int) -> Vector:
+        # Depth first, or as many sums as workers would push each other out of the cache.
+        if width == core:
+            return leaves[place]
+        a, b = sum_at(2 * width, place), sum_at(2 * width, place + width)
+        return add(a, b) if 2 * width == core else add_to(a, b)
+
+    return sum_at(1, 0)
 
 
 def _ring(parts: Sequence[Vector]) -> Vector:

@@ -21,6 +21,7 @@ __all__ = [
     "Ghost",
     "Vector",
     "add",
+    "add_to",
     "copy",
     "fill",
     "packet",
@@ -100,6 +101,13 @@ def add(a: Vector, b: Vector) -> Vector:
     if isinstance(a, np.ndarray):
         return a + cast(np.ndarray, b)
     return a if isinstance(a, Ghost) or a.is_meta else torch.add(a, cast(torch.Tensor, b))
+
+
+def add_to(total: Vector, b: Vector) -> Vector:
+    """As `add`, into the first, which must be a fresh sum of the caller's own."""
+    if isinstance(total, np.ndarray):
+        return np.add(total, cast(np.ndarray, b), out=total)
+    return total if isinstance(total, Ghost) or total.is_meta else total.add_(cast(torch.Tensor, b))
 
 
 def fill(into: Vector, value: Vector) -> None:

@@ -101,7 +101,9 @@ class VirtualComm(Comm):
         nbytes = packet.nbytes if world.charge_headers else packet.payload_nbytes
         message = Message(endpoint, world.endpoints[dst], packet, nbytes, tag)
         held = endpoint.held
-        if held and dst in held:
+        if after is None and not held:
+            world.transmit(message)
+        elif dst in held:
             self._hold(message, held[dst], after)
         elif after is None or self._has_left(after):
             world.transmit(message)

@@ -33,8 +33,13 @@ class Player:
         tag: of all packets, with the program's key.
     """
 
+    __slots__ = (
+        "_began", "_comm", "_endpoint", "_moves", "_next", "_posted", "_tag", "_waiter", "_world",
+    )  # fmt: skip
+
     def __init__(self, world: World, comm: VirtualComm, moves: Sequence[Move], tag: Any):
         self._world = world
+        self._endpoint = comm.endpoint
         self._comm = comm
         self._moves = moves
         self._tag = tag
@@ -53,17 +58,15 @@ class Player:
 
     def _go(self) -> bool:
         """Move on to the next wait that is not over yet; whether there was none."""
-        comm, moves, at = self._comm, self._moves, self._next
-        endpoint, end, tag = comm.endpoint, len(self._moves), self._tag
-        while at < end:
-            peer, packet, after = moves[at]
+        endpoint, moves, tag, at = self._endpoint, self._moves, self._tag, self._next
+        for peer, packet, after in moves[at:] if at else moves:
             if packet is not None:
                 first = None if after < 0 else self._posted[after]
-                self._posted[at] = comm.post_tagged(peer, packet, tag, first)
-            elif endpoint.take(peer, tag) is None:
+                self._posted[at] = self._comm.post_tagged(peer, packet, tag, first)
+            elif not endpoint.boxes.get(tag) or endpoint.take(peer, tag) is None:
                 waiter = self._waiter
                 waiter.src = peer
-                endpoint.waiters[tag] = comm.waiting = waiter
+                endpoint.waiters[tag] = self._comm.waiting = waiter
                 self._began = self._world.clock.now
                 self._next = at + 1
                 return False
