@@ -125,7 +125,7 @@ class RankBook(Book):
 
     def _measured(self, step: int) -> _Measured:
         meter = self._comm.meter
-        return _Measured(step, self._comm.now(), _sent(meter), _waited(meter))
+        return _Measured(step, self._comm.now(), meter.sent, _waited(meter))
 
     def _time(self) -> float:
         return self._comm.now() - self._start.time
@@ -240,7 +240,7 @@ class WireBook(RankBook):
         if self._view is not None:
             self._view.__enter__()
             self._view.begin(
-                lambda: (comm.step, _sent(comm.meter) - before, comm.meter.phases.seconds())
+                lambda: (comm.step, comm.meter.sent - before, comm.meter.phases.seconds())
             )
 
     def _open(self, recorder: Recorder, hosts: list[str]) -> None:
@@ -314,7 +314,7 @@ class WireBook(RankBook):
                 step=step,
                 time=self._time() if self._end_time is None else self._end_time,
                 samples=samples,
-                sent=_sent(self._comm.meter) - self._start.sent,
+                sent=self._comm.meter.sent - self._start.sent,
                 accuracy=accuracy,
                 loss=loss,
             )
@@ -416,11 +416,6 @@ def _counted(own: _Report) -> str:
         f"{meter}, interface {name} {size_words(sent)} sent and {size_words(received)} received "
         "meanwhile, by all programs"
     )
-
-
-def _sent(meter: Meter) -> int:
-    """Read beside the thread that counts, which may be meeting a peer for the first time."""
-    return sum(peer.sent for peer in list(meter.peers.values()))
 
 
 def _waited(meter: Meter) -> float:

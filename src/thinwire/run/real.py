@@ -256,7 +256,7 @@ def _recording(
         nodes = [node.name for node in job.cluster.nodes]
         line = job.run_line("real", num_params, nodes)
         emit(msgspec.structs.replace(line, predicted=ready.predicted))
-        view.begin(lambda: (comm.step, _sent_so_far(comm.meter), comm.meter.phases.seconds()))
+        view.begin(lambda: (comm.step, comm.meter.sent, comm.meter.phases.seconds()))
         try:
             yield emit
         except BaseException as error:
@@ -264,11 +264,6 @@ def _recording(
             at = {"steps": comm.step - 1, "time": comm.now(), "wall": wall, "rank": comm.rank}
             emit(bad_end(job, error, [comm.meter], **at))
             raise
-
-
-def _sent_so_far(meter: Meter) -> int:
-    """Read beside the thread that counts, which may be meeting a peer for the first time."""
-    return sum(peer.sent for peer in list(meter.peers.values()))
 
 
 def _train(ready: _Ready, comm: SocketComm, emit: Emit) -> None:

@@ -33,7 +33,8 @@ class Meter:
     """Counters of one endpoint, per peer (key -1: a wait for anyone).
 
     Packets between endpoints of one machine cross no wire and are counted apart, in `local`.
-    `phases` is of the endpoint's own program; all else is of the tasks started by it, too.
+    `phases` is of the endpoint's own program; all else is of the tasks started by it, too. Sums may
+    be read beside the thread that counts, which may be meeting a peer for the first time.
     """
 
     peers: dict[int, PeerMeter] = field(default_factory=_Peers)
@@ -45,22 +46,25 @@ class Meter:
         """The counters of one peer."""
         return self.peers[rank]
 
+    def _each(self) -> list[PeerMeter]:
+        return list(self.peers.values())  # at once: a loop would see the dict grow
+
     @property
     def sent(self) -> int:
         """Bytes sent over the wire."""
-        return sum(p.sent for p in self.peers.values())
+        return sum(p.sent for p in self._each())
 
     @property
     def received(self) -> int:
         """Bytes received over the wire."""
-        return sum(p.received for p in self.peers.values())
+        return sum(p.received for p in self._each())
 
     @property
     def messages_sent(self) -> int:
         """Messages sent over the wire."""
-        return sum(p.messages_sent for p in self.peers.values())
+        return sum(p.messages_sent for p in self._each())
 
     @property
     def waited(self) -> float:
         """Seconds in which the endpoint's program waited for a message."""
-        return sum(p.waited for p in self.peers.values()) + self.local.waited
+        return sum(p.waited for p in self._each()) + self.local.waited
