@@ -113,9 +113,10 @@ def derived(figures: dict[str, Any], accumulate: int = 8) -> dict[str, Any]:
     }
 
 
-def measure(rows: list[Row], console: Any) -> list[dict[str, Any]]:
-    """The figures of all rows; progress goes to the console."""
-    began, done, results = time.monotonic(), 0, []
+def measure(rows: list[Row], console: Any, results: list[dict[str, Any]]) -> None:
+    """Add the figures of all rows to the results, each as soon as it is there; progress goes to the
+    console."""
+    began, done = time.monotonic(), 0
     alone: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def tell(line: str) -> None:
@@ -133,7 +134,6 @@ def measure(rows: list[Row], console: Any) -> list[dict[str, Any]]:
         plain = row.kind == "ddp" and row.accumulate == 1 and not row.hook
         if plain and not row.real and "failed" not in figures:
             results.append(derived(figures))
-    return results
 
 
 def target_met(results: list[dict[str, Any]]) -> bool | None:
@@ -196,12 +196,15 @@ def main(arguments: list[str] | None = None) -> int:
           f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
     if "crossover" in options.groups:
         print("\npredicted before anything runs:\n\n" + predict_exchanges())
-    results = measure(rows, sys.stderr)
-    show(results, options.groups)
+    results: list[dict[str, Any]] = []
+    try:
+        measure(rows, sys.stderr, results)
+    finally:  # also what was measured before it was stopped
+        show(results, options.groups)
+        if options.json:
+            options.json.write_text("".join(json.dumps(figures) + "\n" for figures in results))
     if "crossover" in options.groups:
         print("\n" + simulate_exchanges())
-    if options.json:
-        options.json.write_text("".join(json.dumps(figures) + "\n" for figures in results))
     return 1 if target_met(results) is False else 0
 
 
