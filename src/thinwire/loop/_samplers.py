@@ -39,7 +39,7 @@ def watch_samplers(training: Training) -> Callable[[], None]:
     """
     key = id(training)
     _watching[key] = training
-    DistributedSampler.__iter__ = _iter
+    DistributedSampler.__iter__ = _iter  # pyright: ignore[reportAttributeAccessIssue]
 
     def stop() -> None:
         _watching.pop(key, None)
