@@ -57,7 +57,51 @@ def trust_ratio(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     return torch.where((norm > 0) & (other > 0), norm / other, 1.0)
 
 
-class LARS(torch.optim.Optimizer):
+class _ByLayer(torch.optim.Optimizer):
+    """An optimizer that looks at one tensor after the other, of one flat vector or of many
+    parameters."""
+
+    def __init__(self, params: _Params, defaults: dict[str, Any], layers: Sequence[Layer] | None):
+        super().__init__(params, defaults)
+        self._layers = _covering(layers, self.param_groups)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One update, of the parameters that have a gradient; returns what `closure` does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                if param.grad.layout is not torch.strided:
+                    raise InputError("a sparse gradient is not supported: build its layer without")
+                self._update(param, param.grad, group, self.state[param])
+        return loss
+
+    def _update(
+        self, param: torch.Tensor, grad_P: torch.Tensor, group: dict[str, Any], state: Any
+    ) -> None:
+        """Step one parameter; `state` is its own, empty at first."""
+        raise NotImplementedError
+
+    def _large(
+        self, param: torch.Tensor, step_P: torch.Tensor, min_dim: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Weights and step of each tensor that gets a rate of its own."""
+        if self._layers is None:
+            if param.dim() >= min_dim:
+                yield param, step_P
+            return
+        for layer in self._layers:
+            if len(layer.shape) >= min_dim:
+                place = slice(layer.start, layer.stop)
+                yield param[place], step_P[place]
+
+
+class LARS(_ByLayer):
     """SGD with momentum whose rate is scaled, layer by layer, by ‖x‖ over the norm of its step.
 
     For batches so large that one rate is too high for some layers and too low for others. One more
@@ -107,29 +151,22 @@ class LARS(torch.optim.Optimizer):
             raise InputError(f"trust = {trust}: a finite number above 0 is needed")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay,
                     "trust": trust, "min_dim": min_dim}  # fmt: skip
-        # torch's contract for an optimizer: its constructor makes the groups.
-        super().__init__(params, defaults)
-        self._layers = _covering(layers, self.param_groups)
+        super().__init__(params, defaults, layers)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update, of the parameters that have a gradient; returns what `closure` does."""
-        loss = _evaluate(closure)
-        for group, param, grad_P in _with_grad(self.param_groups):
-            state = self.state[param]
-            if not state:
-                state["momentum_buffer"] = torch.zeros_like(param)
-            step_P = grad_P.clone()
-            for x, u, num_dims in _parts(param, step_P, self._layers):
-                if num_dims >= group["min_dim"]:
-                    _scale_lars(x, u, group["weight_decay"], group["trust"])
-            velocity_P = state["momentum_buffer"]
-            velocity_P.mul_(group["momentum"]).add_(step_P, alpha=group["lr"])
-            param.sub_(velocity_P)
-        return loss
+    def _update(
+        self, param: torch.Tensor, grad_P: torch.Tensor, group: dict[str, Any], state: Any
+    ) -> None:
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(param)
+        step_P = grad_P.clone()
+        for x, u in self._large(param, step_P, group["min_dim"]):
+            _scale_lars(x, u, group["weight_decay"], group["trust"])
+        velocity_P = state["momentum_buffer"]
+        velocity_P.mul_(group["momentum"]).add_(step_P, alpha=group["lr"])
+        param.sub_(velocity_P)
 
 
-class LAMB(torch.optim.Optimizer):
+class LAMB(_ByLayer):
     """Adam whose step is scaled, layer by layer, to the norm of the layer's weights.
 
     What LARS is to SGD; for large batches of models that want Adam. Two more vectors of memory, as
@@ -178,27 +215,21 @@ class LAMB(torch.optim.Optimizer):
             raise InputError(f"eps = {eps}: a finite number above 0 is needed")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                     "min_dim": min_dim}  # fmt: skip
-        super().__init__(params, defaults)
-        self._layers = _covering(layers, self.param_groups)
+        super().__init__(params, defaults, layers)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update, of the parameters that have a gradient; returns what `closure` does."""
-        loss = _evaluate(closure)
-        for group, param, grad_P in _with_grad(self.param_groups):
-            state = self.state[param]
-            if not state:
-                state.update(
-                    step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param)
-                )
-            state["step"] += 1
-            step_P = _adam_step(state, grad_P, group["betas"], group["eps"])
-            for x, u, num_dims in _parts(param, step_P, self._layers):
-                if num_dims >= group["min_dim"]:
-                    u.add_(x, alpha=group["weight_decay"])
-                    u.mul_(trust_ratio(x, u))
-            param.sub_(step_P, alpha=group["lr"])
-        return loss
+    def _update(
+        self, param: torch.Tensor, grad_P: torch.Tensor, group: dict[str, Any], state: Any
+    ) -> None:
+        if not state:
+            state.update(
+                step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param)
+            )
+        state["step"] += 1
+        step_P = _adam_step(state, grad_P, group["betas"], group["eps"])
+        for x, u in self._large(param, step_P, group["min_dim"]):
+            u.add_(x, alpha=group["weight_decay"])
+            u.mul_(trust_ratio(x, u))
+        param.sub_(step_P, alpha=group["lr"])
 
 
 def _scale_lars(x: torch.Tensor, u: torch.Tensor, weight_decay: float, trust: float) -> None:
@@ -217,38 +248,6 @@ def _adam_step(
     square_P = state["exp_avg_sq"].mul_(beta2).addcmul_(grad_P, grad_P, value=1 - beta2)
     root_P = square_P.sqrt().div_(math.sqrt(1 - beta2**count)).add_(eps)
     return root_P.reciprocal_().mul_(mean_P).div_(1 - beta1**count)
-
-
-def _evaluate(closure: Callable[[], float] | None) -> float | None:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-def _with_grad(
-    groups: Sequence[dict[str, Any]],
-) -> Iterator[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
-    """Group, parameter and gradient of all that have one."""
-    for group in groups:
-        for param in group["params"]:
-            if param.grad is None:
-                continue
-            if param.grad.layout is not torch.strided:
-                raise InputError("a sparse gradient is not supported: build its layer without")
-            yield group, param, param.grad
-
-
-def _parts(
-    param: torch.Tensor, step_P: torch.Tensor, layers: Sequence[Layer] | None
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-    """Weights, step and number of dimensions of each tensor that gets a rate of its own."""
-    if layers is None:
-        yield param, step_P, param.dim()
-        return
-    for layer in layers:
-        place = slice(layer.start, layer.stop)
-        yield param[place], step_P[place], len(layer.shape)
 
 
 def _covering(

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thinwire.cli._output import write_file
 from thinwire.cli.everyday import PANEL
-from thinwire.errors import InputError
 from thinwire.units import format_compute, format_size
 
 if TYPE_CHECKING:
@@ -63,19 +63,12 @@ def model(
 
     table = describe(name, batch=batch, sequence=sequence or None, image=image or None)
     if toml is not None:
-        _write(toml, table.to_toml())
+        write_file("--toml", toml, table.to_toml())
     if as_json:
         print(json.dumps(table.to_dict(), indent=2))
     else:
         _show(table, table.grouped(depth) if depth else table.layers)
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--toml {path}: cannot be written: {error.strerror}") from None
 
 
 def _show(table: ModelTable, rows: tuple[LayerRow, ...]) -> None:

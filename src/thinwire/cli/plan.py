@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from thinwire.cli._output import check_file, write_file
 from thinwire.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def plan(
 
     thinwire plan --model resnet50 --link 1gbit --scale 2,8,32,128,1000,10000
     """
-    from thinwire.cli.planning import SIMULATED_UP_TO, Question, answer, check_plot
+    from thinwire.cli.planning import SIMULATED_UP_TO, Question, answer
 
     if where and cluster:
         raise InputError(f"--cluster {cluster} has no effect: the cluster is {where}")
@@ -133,7 +134,7 @@ def plan(
         return _scale(question, sizes, as_json)
     if simulate is False:
         _refuse_extras(extras, "with --no-simulate")
-    check_plot(plot)
+    check_file("--plot", plot, ".svg")
     result, asked = answer(question)
     watched = not as_json and sys.stdout.isatty()
     wanted = any(extras.values()) or (watched and asked.cluster.size <= SIMULATED_UP_TO)
@@ -194,14 +195,10 @@ def _refined(
 def _draw(plot: Path, timelines: Sequence[StepTimeline], asked: Asked) -> None:
     """The timelines into a file."""
     from thinwire.cli.plan_picture import timelines_svg
-    from thinwire.report.whole import write_whole
 
     job = asked.workload
     title = f"{job.name}, batch {job.batch} per worker, on {asked.cluster.name}"
-    try:
-        write_whole(plot, timelines_svg(title, timelines).encode())
-    except OSError as error:
-        raise InputError(f"--plot {plot}: cannot be written: {error.strerror}") from None
+    write_file("--plot", plot, timelines_svg(title, timelines))
 
 
 def _scale(question: Question, sizes: str, as_json: bool) -> int:

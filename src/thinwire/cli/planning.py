@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from thinwire.planner.refine import Refined
     from thinwire.planner.simulate import Scene
 
-__all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "check_plot", "refined", "scaled"]
+__all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "refined", "scaled"]
 
 SIMULATED_UP_TO = 16
 """Nodes of a cluster up to which a plan is simulated unless told otherwise: within a minute."""
@@ -170,20 +170,6 @@ def _understood(q: Question) -> Asked:
     aim = make_objective(cluster, q.target, samples, deadline)
     return Asked(workload=workload, cluster=cluster, settings=settings, aim=aim,
                  assumptions=assumptions)  # fmt: skip
-
-
-def check_plot(plot: Path | None) -> None:
-    """Before the work begins.
-
-    Raises:
-        InputError: not the name of an SVG file in a folder that exists.
-    """
-    if plot is None:
-        return
-    if plot.suffix != ".svg":
-        raise InputError(f"--plot {plot}: the name must end in .svg")
-    if plot.is_dir() or not plot.parent.is_dir():
-        raise InputError(f"--plot {plot}: must be a file in a folder that exists")
 
 
 def _check_cluster(q: Question) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli._output import check_file, write_file
 from thinwire.cli.research import PANEL
 from thinwire.errors import InputError
 
@@ -55,30 +56,17 @@ def reproduce(
     if not name:
         names = ", ".join(reproducing.REPRODUCTIONS)
         raise InputError(f"what is to be reproduced? Give one of: {names}")
-    if plot is not None and plot.suffix not in (".svg", ".html"):
-        raise InputError(f"--plot {plot}: the name must end in .svg or .html")
-    _check_file("--json", json_)
-    _check_file("--plot", plot)
+    check_file("--json", json_)
+    check_file("--plot", plot, ".svg", ".html")
     reproduction = reproducing.load_reproduction(name)
     with Console(stderr=True).status(f"reproducing {name}: under a minute"):
         result = reproduction.run()
     if json_ is not None:
-        _write(json_, json.dumps(result.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        write_file(
+            "--json", json_, json.dumps(result.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        )
     if plot is not None:
         draw = reproducing.picture_svg if plot.suffix == ".svg" else reproducing.picture_page
-        _write(plot, draw(result))
+        write_file("--plot", plot, draw(result))
     console.print(reproducing.report(result))
     return result.exit_code
-
-
-def _check_file(option: str, path: Path | None) -> None:
-    """Before the work begins: where it can't be written to, nothing is done."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InputError(f"{option} {path}: must be a file in a folder that exists")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
