@@ -2,11 +2,13 @@
 
 A launcher stops all survivors a moment after the first death. Ending at once would lose the reason,
 so the process gives the wire a moment to learn who died, and ends with that as its error: no
-abort, no core, nobody left behind.
+abort, no core, nobody left behind. One that is told to stop while it is ending, its traceback not
+yet written, still says why.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,6 +18,8 @@ from types import FrameType
 __all__ = ["GRACE", "StopHandler"]
 
 GRACE = 2.0
+_WRITING = 10.0
+"""Seconds after a failure in which its traceback may not have been written."""
 
 
 class StopHandler:
@@ -45,25 +49,30 @@ class StopHandler:
         self._error = error
         self._installed = False
         self._ended = False
+        self._last_words = ""
+        self._failed_at = 0.0
 
     def install(self) -> None:
         """Begin."""
         if threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        held = signal.getsignal(signal.SIGTERM)
+        last = getattr(held, "__self__", None)
+        if held is signal.SIG_DFL or (isinstance(last, StopHandler) and last._ended):
             signal.signal(signal.SIGTERM, self._handle)
             self._installed = True
 
     def remove(self) -> None:
-        """End: the signal has its default meaning again."""
+        """End: the signal ends the process again, which then says what it failed of, if it did."""
         self._ended = True
         if self._installed and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, self._leave if self._last_words else signal.SIG_DFL)
             self._installed = False
 
-    def ignore(self) -> None:
-        """The process is ending already."""
+    def ignore(self, last_words: str = "") -> None:
+        """The process is ending already, of what the words say."""
         self._ended = True
+        self._last_words, self._failed_at = last_words, time.monotonic()
 
     def expired(self) -> bool:
         """Whether a signal came and the reason is known, or will not be."""
@@ -82,3 +91,11 @@ class StopHandler:
         while first and not self.expired():
             time.sleep(0.02)
         raise self._error()
+
+    def _leave(self, _signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if time.monotonic() < self._failed_at + _WRITING:
+            # Not through sys.stderr, which this may have interrupted.
+            words = f"thinwire: told to stop (SIGTERM) while ending of {self._last_words}\n"
+            os.write(2, words.encode())
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -39,6 +39,8 @@ _LAST_WORDS = 1.0
 
 _BLAME = 1.5
 """Seconds from a death until a survivor exits, so that the launcher blames the one that died."""
+_BETWEEN = 0.05
+"""Seconds from one survivor's exit to the next's, whose tracebacks may share one terminal."""
 
 
 class SocketComm(Comm):
@@ -349,8 +351,9 @@ class SocketComm(Comm):
     def _fail(self, error: BaseException) -> None:
         """Tell the others who failed and why; a launcher is to see the first failure first."""
         station = self._station
-        self._run.stop.ignore()
-        if isinstance(error, InjectedCrash):
+        crash = isinstance(error, InjectedCrash)
+        self._run.stop.ignore("" if crash else _one_line(error))
+        if crash:
             return
         self._loop.kill_fibers()
         with self._loop.lock:
@@ -366,7 +369,7 @@ class SocketComm(Comm):
         )
         if loss is not None:
             logger.error("%s", loss.text)
-            self._wait_until(lambda: False, loss.time + _BLAME)
+            self._wait_until(lambda: False, loss.time + _BLAME + _BETWEEN * min(self.rank, 20))
 
     def _wait_until(
         self, condition: Callable[[], bool], until: float, pause: float = math.inf
