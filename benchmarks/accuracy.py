@@ -57,6 +57,7 @@ def planned(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job
         "train.evals": max(3, round(options.epochs)),
         "train.threads": 1,
         "train.warmup": round(steps * options.warmup / 2),
+        "train.decay": options.decay,
     }
     if name in SPARSE:
         given |= {"method.density": options.density, "method.warmup": round(steps * options.warmup)}
@@ -169,6 +170,7 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, default=4, help="epochs; half as many for the rate")
     parser.add_argument("--batch", type=int, default=16, help="per worker")
     parser.add_argument("--epochs", type=float, default=12)
+    parser.add_argument("--decay", default="cosine", choices=("none", "linear", "cosine"))
     parser.add_argument("--train-limit", type=int, default=10000)
     parser.add_argument("--rates", default=RATES, help=f"tried by every method; default: {RATES}")
     parser.add_argument("--seeds", type=int, default=3)

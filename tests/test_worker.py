@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -533,6 +534,32 @@ def test_the_learning_rate_rises_over_the_warm_up_and_stays():
 
 
 @pytest.mark.parametrize(
+    ("decay", "rates"),
+    [
+        ("none", [0.2, 0.4, 0.4, 0.4]),
+        ("linear", [0.2, 0.3, 0.2, 0.1]),
+        ("cosine", [0.2, 0.2 + math.sqrt(0.02), 0.2, 0.2 - math.sqrt(0.02)]),
+    ],
+)
+@pytest.mark.parametrize("evaluate_at", ["batch", "call"])
+def test_the_learning_rate_falls_with_the_steps_of_the_run_that_are_done(decay, rates, evaluate_at):
+    def program(w: Worker) -> list[float]:
+        taken = []
+        for batch in w.batches(4):
+            if evaluate_at == "call":
+                w.evaluate(w.steps)
+            before = w.params.clone()
+            w.apply(torch.ones_like(w.params))
+            taken.append(float((before - w.params).mean()))
+            assert batch.size
+        return taken
+
+    rule = Optimizer(lr=0.4, warmup=2, decay=decay)
+    for taken in on_virtual(program, optimizer=rule, steps=4, evaluate_at=evaluate_at):
+        assert taken == pytest.approx(rates, rel=1e-4)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"name": "sdg"}, "valid: sgd, adam, adamw, lars, lamb"),
@@ -544,6 +571,7 @@ def test_the_learning_rate_rises_over_the_warm_up_and_stays():
         ({"name": "lamb", "momentum": 0.9}, "no effect with lamb"),
         ({"weight_decay": -1.0}, "weight_decay = -1.0"),
         ({"warmup": -1}, "warmup = -1"),
+        ({"decay": "step"}, "decay = 'step'; valid: none, linear, cosine"),
     ],
 )
 def test_an_optimizer_that_cannot_be_is_refused(settings, message):

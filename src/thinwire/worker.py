@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -97,6 +97,8 @@ class Optimizer:
         momentum: of sgd and lars, 0..1.
         weight_decay: at least 0.
         warmup: the first updates, over which the learning rate rises linearly to `lr`.
+        decay: how the rate falls over the run: "none", "linear" (to zero) or "cosine" (half a
+            period of it, to zero; Loshchilov & Hutter 2017 without restarts).
     """
 
     name: str = "sgd"
@@ -104,6 +106,7 @@ class Optimizer:
     momentum: float = 0.0
     weight_decay: float = 0.0
     warmup: int = 0
+    decay: Literal["none", "linear", "cosine"] = "none"
 
     def __post_init__(self) -> None:
         if self.name not in _OPTIMIZERS:
@@ -118,6 +121,27 @@ class Optimizer:
             raise InputError(f"weight_decay = {self.weight_decay}: at least 0 is needed")
         if self.warmup < 0:
             raise InputError(f"warmup = {self.warmup}: a number of updates, at least 0")
+        if self.decay not in ("none", "linear", "cosine"):
+            raise InputError(f"decay = {self.decay!r}; valid: none, linear, cosine")
+
+    def rate(self, updates: int, progress: float) -> float:
+        """The learning rate of an update.
+
+        Args:
+            updates: before it.
+            progress: the part of the run that is done, 0..1.
+
+        >>> Optimizer(lr=0.4, warmup=4, decay="linear").rate(updates=1, progress=0.25)
+        0.15000000000000002
+        """
+        rate = self.lr
+        if updates < self.warmup:
+            rate *= (updates + 1) / self.warmup
+        if self.decay == "linear":
+            rate *= 1 - progress
+        elif self.decay == "cosine":
+            rate *= (1 + math.cos(math.pi * progress)) / 2
+        return rate
 
     def build(
         self, params_P: nn.Parameter, layers: Sequence[Layer] | None = None
@@ -267,6 +291,10 @@ class Replica:
         plan: the run's plan.
         comm: charged with the computation.
         log: called with ("step" | "eval", values) for the run record.
+
+    Attributes:
+        updates: optimizer steps taken.
+        done: steps of the plan that are done, by which the learning rate falls.
     """
 
     def __init__(
@@ -275,7 +303,7 @@ class Replica:
         self.learner = learner
         self.plan = plan
         self.comm = comm
-        self.updates = 0
+        self.updates = self.done = 0
         self._log = log
         self._generators = _Generators(seed_for(plan.seed, "replica", comm.rank), learner.uses_rngs)
         # All replicas begin with the same model: it is drawn from the run's seed, not the rank's.
@@ -482,13 +510,11 @@ class Replica:
 
     def _apply(self, direction: torch.Tensor) -> None:
         params_P = self.flat.params_P
-        warmup = self.plan.optimizer.warmup
-        if self.updates < warmup:
+        rule = self.plan.optimizer
+        if self.updates <= rule.warmup or rule.decay != "none":
+            rate = rule.rate(self.updates, min(1.0, self.done / self.plan.steps))
             for group in self.optimizer.param_groups:
-                group["lr"] = self.plan.optimizer.lr * (self.updates + 1) / warmup
-        elif self.updates == warmup:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.plan.optimizer.lr
+                group["lr"] = rate
         if not self.learner.timing_only:
             params_P.grad = direction
             self.optimizer.step()
@@ -528,7 +554,13 @@ class Replica:
 
 
 class Trainee(Protocol):
-    """What a server works on."""
+    """What a server works on.
+
+    Attributes:
+        done: steps of the plan that are done, as the worker or server says.
+    """
+
+    done: int
 
     @property
     def plan(self) -> Plan:
@@ -670,6 +702,8 @@ class Worker:
         while self._steps < last:
             if own:
                 self.evaluate(self._steps)
+            elif plan.evaluate_at == "batch":
+                self.replica.done = self._steps
             batch = self.replica.next_batch(self._steps, self._stream)
             if batch is None:
                 break
@@ -703,6 +737,7 @@ class Worker:
         Args:
             steps: steps of the plan that are done; at its end an evaluation is always due.
         """
+        self.replica.done = steps
         if self.rank == 0:
             self.replica.evaluate(
                 steps, steps * self.plan.global_batch, final=steps >= self.plan.steps
@@ -788,7 +823,7 @@ class Server:
             final: it is due anyway.
         """
         steps = samples // self.plan.global_batch
-        self.comm.step = steps
+        self.comm.step = self.replica.done = steps
         self.replica.evaluate(steps, samples, final=final)
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:

@@ -85,10 +85,11 @@ def test_alone_has_one_worker_on_the_fastest_node_and_sees_as_many_samples(make_
 
 
 def test_training_settings_reach_the_optimizer(make_job):
-    plan = make_job(optimizer="adamw", lr=0.3, momentum=0.0, weight_decay=0.1, warmup=5).plan(256)
+    plan = make_job(optimizer="adamw", lr=0.3, momentum=0.0, weight_decay=0.1, warmup=5,
+                    decay="cosine").plan(256)  # fmt: skip
     optimizer = plan.optimizer
     assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adamw", 0.3, 0.1)
-    assert optimizer.warmup == 5
+    assert (optimizer.warmup, optimizer.decay) == (5, "cosine")
 
 
 def test_the_rate_follows_the_global_batch_where_it_is_told_for_which_one_it_is_meant(make_job):

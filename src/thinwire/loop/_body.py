@@ -65,6 +65,7 @@ class LoopBody:
     ):
         self.flat = flat
         self.plan = plan
+        self.done = 0
         self.comm = comm
         self.overlap = overlap
         self.wants: str | None = None

@@ -148,6 +148,7 @@ class TimedBody:
         check: Callable[[], None] | None = None,
     ):
         self.plan = plan
+        self.done = 0
         self.layers = load.layers
         self.params = torch.empty(load.numel, device="meta")
         self._grad_P = torch.empty(load.numel, device="meta")

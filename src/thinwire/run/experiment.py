@@ -84,6 +84,7 @@ class Job:
                 momentum=train.momentum,
                 weight_decay=train.weight_decay,
                 warmup=train.warmup,
+                decay=train.decay,
             ),
             seed=self.seed,
             eval_every=max(1, steps // train.evals),

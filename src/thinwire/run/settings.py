@@ -45,6 +45,7 @@ class TrainSettings:
         momentum: of sgd; 0 with another optimizer unless given, which lars allows.
         weight_decay: L2 coefficient.
         warmup: updates over which the learning rate rises to `lr`.
+        decay: how the rate falls over the run: "none", or to zero by "linear" or "cosine".
         train_limit: use only the first samples of the training set.
         threads: of torch, per process; 0 divides this machine's cores among its processes.
             Equal bits on a virtual and a real run need equal threads.
@@ -60,6 +61,7 @@ class TrainSettings:
     momentum: float = 0.9
     weight_decay: float = 0.0
     warmup: int = 0
+    decay: Literal["none", "linear", "cosine"] = "none"
     train_limit: int | None = None
     threads: int = 0
 
