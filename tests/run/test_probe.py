@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from thinwire.errors import InputError, RendezvousError
-from thinwire.passes import KERNELS
+from thinwire.passes import KERNELS, code_bytes, merge_bytes
 from thinwire.run.doctor.pairs import Target
 from thinwire.run.probe import Request, Survey, Watcher, fit, kernels, survey
 from thinwire.run.probe.compute import load_subject, time_steps
@@ -204,6 +204,13 @@ def test_every_kind_of_work_has_a_rate_at_any_size(numel):
     found = measure_kernels(numel, 0.0)
     assert sorted([*found, "step"]) == sorted(KERNELS)
     assert all(kernel.rate > 0 for kernel in found.values())
+
+
+def test_the_price_of_an_entry_is_not_that_of_a_call():
+    """270 entries, what density 0.001 leaves of a small model, would be mostly overhead."""
+    found = measure_kernels(270_000, 0.0)
+    assert found["code"].nbytes == 2 * code_bytes(16_384)
+    assert found["merge"].nbytes == merge_bytes(2 * 16_384)
 
 
 def test_a_kernel_that_must_wait_for_its_core_is_as_slow_as_that(monkeypatch):

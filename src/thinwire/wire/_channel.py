@@ -46,6 +46,9 @@ _STAGE = 128 * 1024
 _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more system call's iovec
 _BUDGET = 4 << 20  # bytes read from one connection before the others have their turn
 _UNSENT = 128 * 1024
+_WAKE = 65536
+"""Bytes of a large buffer that are to have come before the reader is woken for them: on a slow line
+every frame would wake it, and take a core from the training beside it."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 4}
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _SILENCE = 15.0
@@ -133,6 +136,7 @@ class Channel:
         self._stage = bytearray(_STAGE)
         self._view = memoryview(self._stage)
         self._start = self._end = 0
+        self._wake = 1
         self._todo: deque[memoryview] = deque()
         self._arriving: tuple[int, int, bytes, list[Any]] | None = None
 
@@ -218,9 +222,17 @@ class Channel:
             self.last_heard = monotonic()
             budget -= came
             self._take(came)
+            self._wake_at(sum(map(len, self._todo)) if self._todo else 1)
             if came < room:
                 return True
         return True
+
+    def _wake_at(self, due: int) -> None:
+        """Wake for no fewer bytes than these, or than are worth it."""
+        wake = min(due, _WAKE)
+        if wake != self._wake:
+            self._wake = wake
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake)
 
     def _take(self, came: int) -> None:
         todo = self._todo

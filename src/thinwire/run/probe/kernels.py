@@ -39,6 +39,10 @@ __all__ = ["DENSITY", "measure_kernels", "measure_memory"]
 DENSITY = 0.001
 """Share of entries that are selected, merged and scattered."""
 
+_LEAST_ENTRIES = 1 << 14
+"""Of a set that is merged, coded or scattered, where the vector allows: with fewer, what a call
+costs would be taken for the price of an entry, and multiplied for larger models."""
+
 _LARGE = 16 << 20
 _MOST_ELEMENTS = 32 << 20
 """Of a vector: far beyond the caches a rate no longer depends on it."""
@@ -80,12 +84,13 @@ def measure_kernels(num_params: int, seconds: float) -> dict[str, Kernel]:
 
 def _trials(numel: int) -> dict[str, _Trial]:
     k = num_kept(DENSITY, numel)
+    entries = max(k, min(numel // 16, _LEAST_ENTRIES))
     grad = torch.randn(numel, generator=generator_for(0, "gradient"))
     start = torch.randn(numel, generator=generator_for(0, "memory")).mul_(0.5)
     memory = start.clone()
     prepare(memory)
-    one, other = select_top(grad, k), select_top(start, k)
-    threshold = float(one.value.abs().min())
+    one, other = select_top(grad, entries), select_top(start, entries)
+    threshold = float(select_top(grad, k).value.abs().min())
     codec = qsgd(bits=4)
     state = codec.init(grad)
     packet = codec.encode(grad, state)
@@ -103,10 +108,10 @@ def _trials(numel: int) -> dict[str, _Trial]:
     return {
         "select": _Trial(selection_work(numel), select, again),
         "scan": _Trial(scan_work(numel), scan, again),
-        # Two sets of k entries: the cost model counts both.
-        "merge": _Trial(merge_work(2 * k), lambda: top(merge(one, other), k)),
-        "code": _Trial(Work(memory_bytes=2 * code_work(k).memory_bytes), code),
-        "scatter": _Trial(scatter_work(k), lambda: one.add_into(memory)),
+        # Two sets: the cost model counts both.
+        "merge": _Trial(merge_work(2 * entries), lambda: top(merge(one, other), entries)),
+        "code": _Trial(Work(memory_bytes=2 * code_work(entries).memory_bytes), code),
+        "scatter": _Trial(scatter_work(entries), lambda: one.add_into(memory)),
         "momentum": _Trial(momentum_work(numel), lambda: memory.mul_(0.9).add_(grad)),
         "quantise": _Trial(quantise_work(numel), lambda: codec.encode(grad, state)),
         "dequantise": _Trial(dequantise_work(numel), lambda: memory.add_(codec.decode(packet))),
