@@ -198,6 +198,7 @@ class ServedBody:
 
     def __init__(self, flat: Flat, plan: Plan, optimizer: torch.optim.Optimizer, comm: Comm):
         self.plan = plan
+        self.done = 0
         self._comm = comm
         self.params = flat.params_P.data.clone()
         self._grad_P = torch.zeros_like(self.params)
