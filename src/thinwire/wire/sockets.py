@@ -37,10 +37,9 @@ logger = logging.getLogger("thinwire.wire")
 _LAST_WORDS = 1.0
 """Seconds that a failing process gives its last words to reach the others."""
 
-_BLAME = 1.5
-"""Seconds from a death until a survivor exits, so that the launcher blames the one that died."""
-_BETWEEN = 0.05
-"""Seconds from one survivor's exit to the next's, whose tracebacks may share one terminal."""
+_BLAME, _BETWEEN = 1.5, 0.05
+"""Seconds from a death until a survivor exits, so that the launcher blames the one that died, and
+from one survivor to the next, whose tracebacks may share one terminal."""
 
 
 class SocketComm(Comm):
@@ -351,9 +350,8 @@ class SocketComm(Comm):
     def _fail(self, error: BaseException) -> None:
         """Tell the others who failed and why; a launcher is to see the first failure first."""
         station = self._station
-        crash = isinstance(error, InjectedCrash)
-        self._run.stop.ignore("" if crash else _one_line(error))
-        if crash:
+        self._run.stop.ignore(_one_line(error))
+        if isinstance(error, InjectedCrash):
             return
         self._loop.kill_fibers()
         with self._loop.lock:
