@@ -38,8 +38,8 @@ _LAST_WORDS = 1.0
 """Seconds that a failing process gives its last words to reach the others."""
 
 _BLAME, _BETWEEN = 1.5, 0.05
-"""Seconds from a death until a survivor exits, so that the launcher blames the one that died, and
-from one survivor to the next, whose tracebacks may share one terminal."""
+"""Seconds from a death to the first survivor's exit (the launcher blames whom it sees first), and
+to the next one's."""
 
 
 class SocketComm(Comm):
@@ -359,12 +359,8 @@ class SocketComm(Comm):
             text = f"{station.full_name(self.rank)} failed at step {self.step}: "
             mine = Loss(self.rank, text + _one_line(error), time.monotonic())
             station.abort(loss or mine)
-        channels = station.channels.values()
-        self._wait_until(
-            lambda: all(not c.open or c.drained for c in channels),
-            time.monotonic() + _LAST_WORDS,
-            pause=0.005,
-        )
+        told = lambda: all(not c.open or c.drained for c in station.channels.values())  # noqa: E731
+        self._wait_until(told, time.monotonic() + _LAST_WORDS, pause=0.005)
         if loss is not None:
             logger.error("%s", loss.text)
             self._wait_until(lambda: False, loss.time + _BLAME + _BETWEEN * min(self.rank, 20))
