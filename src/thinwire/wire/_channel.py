@@ -46,7 +46,7 @@ _STAGE = 128 * 1024
 _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more system call's iovec
 _BUDGET = 4 << 20  # bytes read from one connection before the others have their turn
 _UNSENT = 128 * 1024
-_WAKE = 65536
+_WAKE = 64 * 1024
 """Bytes of a large buffer that are to have come before the reader is woken for them: on a slow line
 every frame would wake it, and take a core from the training beside it."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 4}
@@ -222,7 +222,8 @@ class Channel:
             self.last_heard = monotonic()
             budget -= came
             self._take(came)
-            self._wake_at(sum(map(len, self._todo)) if self._todo else 1)
+            if self._todo or self._wake > 1:
+                self._wake_at(max(1, sum(map(len, self._todo))))
             if came < room:
                 return True
         return True

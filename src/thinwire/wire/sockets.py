@@ -359,8 +359,11 @@ class SocketComm(Comm):
             text = f"{station.full_name(self.rank)} failed at step {self.step}: "
             mine = Loss(self.rank, text + _one_line(error), time.monotonic())
             station.abort(loss or mine)
-        told = lambda: all(not c.open or c.drained for c in station.channels.values())  # noqa: E731
-        self._wait_until(told, time.monotonic() + _LAST_WORDS, pause=0.005)
+        self._wait_until(
+            lambda: all(not c.open or c.drained for c in station.channels.values()),
+            time.monotonic() + _LAST_WORDS,
+            pause=0.005,
+        )
         if loss is not None:
             logger.error("%s", loss.text)
             self._wait_until(lambda: False, loss.time + _BLAME + _BETWEEN * min(self.rank, 20))

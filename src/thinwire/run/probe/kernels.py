@@ -37,7 +37,8 @@ from thinwire.wire.base import Work
 __all__ = ["DENSITY", "measure_kernels", "measure_memory"]
 
 DENSITY = 0.001
-"""Share of entries that are selected, merged and scattered."""
+"""Share of entries that are selected, and of those merged, coded and scattered where that is enough
+of them (`_LEAST_ENTRIES`)."""
 
 _LEAST_ENTRIES = 1 << 14
 """Of a set that is merged, coded or scattered, where the vector allows: with fewer, what a call
