@@ -325,7 +325,7 @@ def test_a_packet_that_comes_while_another_is_taken_is_not_lost():
     """The wait finds one in the box; before it has left, the other thread hands it the next."""
     with connect(num_servers=1, warn_after=0.05) as comm:
         comm.serve(lambda server: server.wait(0, "stop"))
-        station, key = comm._station, comm._wire_key("x")
+        station, key = comm._station, comm._run.encode((None, "x"))
         endpoint, counter = comm._endpoint, comm.meter.peers[1]
         take, calls = station.take, []
 
@@ -350,7 +350,7 @@ def test_a_packet_that_comes_while_another_is_taken_is_not_lost():
 def test_a_packet_that_comes_between_two_looks_is_found():
     with connect(num_servers=1, warn_after=0.05) as comm:
         comm.serve(lambda server: server.wait(0, "stop"))
-        station, key = comm._station, comm._wire_key("x")
+        station, key = comm._station, comm._run.encode((None, "x"))
         endpoint, counter = comm._endpoint, comm.meter.peers[1]
         drive = comm._loop.drive
 

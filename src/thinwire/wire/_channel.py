@@ -23,7 +23,7 @@ import numpy as np
 from thinwire.wire._loop import Loop
 from thinwire.wire._outbox import Outbox, Soon
 from thinwire.wire.base import Posted
-from thinwire.wire.packet import Packet, header_nbytes
+from thinwire.wire.packet import SMALL_HEAD, Packet, header_nbytes
 
 __all__ = [
     "ABORT",
@@ -40,7 +40,6 @@ __all__ = [
 PACKET, FINISHED, LEAVE, ACK, ABORT = range(5)
 
 _PREFIX = struct.Struct("<BBHII")
-_SIZE = struct.Struct("<Q")
 _SIZES = [struct.Struct(f"<{n}Q") for n in range(256)]
 _STAGE = 128 * 1024
 _JOIN = 16 * 1024  # below this copying into one piece is cheaper than one more system call's iovec
@@ -64,8 +63,7 @@ def encode_packet(src: int, dst: int, key: bytes, packet: Packet) -> list[bytes 
     """The pieces of a packet's frame, in order; pieces of a small one are joined."""
     small = packet.small(_JOIN)
     if small is not None:
-        prefix = _PREFIX.pack(PACKET, 1, len(key), src, dst)
-        return [b"".join((prefix, key, _SIZE.pack(len(small)), packet.header(), small))]
+        return [_PREFIX.pack(PACKET, 1, len(key), src, dst) + key + small]
     frames = packet.frames()
     num_buffers = len(frames) - 1
     prefix = _PREFIX.pack(PACKET, num_buffers, len(key), src, dst)
@@ -211,7 +209,7 @@ class Channel:
                     room += _STAGE
                 else:
                     room = _STAGE - self._end
-                    came = self.sock.recv_into(self._view[self._end :])
+                    came = self.sock.recv_into(self._view[self._end :] if self._end else self._view)
             except BlockingIOError:
                 return True
             except OSError as error:
@@ -268,23 +266,23 @@ class Channel:
         kind, num_buffers, key_length, src, dst = _PREFIX.unpack_from(stage, start)
         key_at = start + _PREFIX.size
         sizes_at = key_at + key_length
+        view = self._view
+        if num_buffers == 1 and kind == PACKET and end >= sizes_at + SMALL_HEAD:
+            packet = Packet.read_small(stage, sizes_at, end)
+            if packet is not None:
+                self._start = sizes_at + 8 + packet.nbytes
+                self._deliver(self, PACKET, src, dst, view[key_at:sizes_at].tobytes(), packet)
+                return True
         head_at = sizes_at + 8 * num_buffers
         body_at = head_at + header_nbytes(num_buffers) if kind == PACKET else sizes_at
         if end < body_at:
             return False
         self._start = body_at
-        view = self._view
         key = view[key_at:sizes_at].tobytes()
         if kind != PACKET:
             self._deliver(self, kind, src, dst, key, None)
             return True
         sizes = _SIZES[num_buffers].unpack_from(stage, sizes_at)
-        if num_buffers == 1 and end - body_at >= sizes[0]:
-            packet = Packet.read_one(stage, head_at, sizes[0])
-            if packet is not None:
-                self._start = body_at + sizes[0]
-                self._deliver(self, PACKET, src, dst, key, packet)
-                return True
         frames: list[Any] = [view[head_at:body_at].tobytes()]
         if end - body_at < sum(sizes):
             self._expect(src, dst, key, frames, sizes)

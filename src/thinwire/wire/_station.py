@@ -94,6 +94,7 @@ class Station:
         gone: endpoints that have left: "finished" or "died".
         loss: the first death, under strict losses.
         broken: what a program of this process raised that nobody waits for.
+        away: by endpoint of another process: the connection to it.
         handlers: by process: read and write its connection, as far as that goes.
         waiters: of no endpoint: woken at every change of who is here.
         forgotten: whether this is a forked child's copy, which must not be used.
@@ -120,6 +121,11 @@ class Station:
         self.channels = {
             peer: Channel(peer, sock, self._deliver, self.loop, soon)
             for peer, sock in meeting.sockets.items()
+        }
+        self.away = {
+            dst: self.channels[dst if dst < self.size else 0]
+            for dst in range(self.num_endpoints)
+            if dst not in self.endpoints
         }
         self.handlers = {peer: self._handler(channel) for peer, channel in self.channels.items()}
         for peer, channel in self.channels.items():
@@ -149,29 +155,42 @@ class Station:
         self,
         src: Endpoint,
         dst: int,
-        key: bytes,
-        content: Packet | list[bytes | memoryview],
+        pieces: list[bytes | memoryview],
         nbytes: int,
         posted: Posted,
         after: Posted | None,
         delay: float,
     ) -> None:
-        """Send a packet on its way: as pieces, or within this process itself."""
+        """Send a packet, as pieces, on its way to another process."""
+        if dst in self.gone:
+            posted.mark_left()
+            return
+        channel = self.away[dst]
+        if channel.queued > self.max_queued:
+            self._refuse_flood(src, dst, channel)
+        channel.send(pieces, posted, after, time.monotonic() + delay if delay else 0.0)
+        counter = src.meter.peers[dst]
+        counter.sent += nbytes
+        counter.messages_sent += 1
+
+    def post_here(
+        self,
+        src: Endpoint,
+        dst: int,
+        key: bytes,
+        packet: Packet,
+        posted: Posted,
+        after: Posted | None,
+        delay: float,
+    ) -> None:
+        """Hand a packet to another endpoint of this process."""
         if dst in self.gone:
             posted.mark_left()
             return
         not_before = time.monotonic() + delay if delay else 0.0
-        if isinstance(content, Packet):
-            counter = src.meter.local
-            self._local[dst].send((src.rank, dst, key, content), posted, after, not_before)
-        else:
-            channel = self.channels[dst if dst < self.size else 0]
-            if channel.queued > self.max_queued:
-                self._refuse_flood(src, dst, channel)
-            counter = src.meter.peers[dst]
-            channel.send(content, posted, after, not_before)
-        counter.sent += nbytes
-        counter.messages_sent += 1
+        self._local[dst].send((src.rank, dst, key, packet), posted, after, not_before)
+        src.meter.local.sent += packet.nbytes
+        src.meter.local.messages_sent += 1
 
     def _refuse_flood(self, src: Endpoint, dst: int, channel: Channel) -> None:
         raise ThinwireError(
@@ -179,10 +198,6 @@ class Station:
             f"{self.full_name(dst)} that the link has not taken yet (step {src.step}); a "
             "program that posts without ever waiting outruns its link"
         )
-
-    def channel_of(self, endpoint: int) -> Channel:
-        """The connection to the process of another process's endpoint."""
-        return self.channels[endpoint if endpoint < self.size else 0]
 
     def finish(self, endpoint: int) -> None:
         """Say goodbye for an endpoint of this process."""
@@ -324,7 +339,7 @@ class Station:
             if rank in self.endpoints:
                 parts.append(f"{self.name(rank)} (in this process)")
             else:
-                silence = time.monotonic() - self.channel_of(rank).last_heard
+                silence = time.monotonic() - self.away[rank].last_heard
                 parts.append(f"{self.full_name(rank)}, last heard of {silence:.1f} s ago")
         return "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "")
 

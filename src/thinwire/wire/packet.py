@@ -31,7 +31,7 @@ import torch
 
 from thinwire.errors import InputError
 
-__all__ = ["DTYPES", "KINDS", "Packet", "header_nbytes"]
+__all__ = ["DTYPES", "KINDS", "SMALL_HEAD", "Packet", "header_nbytes"]
 
 MAGIC = b"tw"
 VERSION = 1
@@ -39,6 +39,10 @@ _HEAD = struct.Struct("<2sBBIiB3x")
 _COPY = 16 * 1024  # below this a copy costs less than a view
 _BUFFER = struct.Struct("<BxIH")  # elements as 32 low bits, then 16 high bits
 _WHOLE = struct.Struct("<2sBBIiB3xBxIH")  # the header of one buffer, the usual number
+_SIZED = struct.Struct("<Q" + _WHOLE.format[1:])  # the same after its buffer's length
+
+SMALL_HEAD = _SIZED.size
+"""Bytes before the buffer in what `Packet.small` gives."""
 
 # The codes are part of the layout: append, never renumber.
 KINDS = {"dense": 0, "sparse": 1, "control": 2, "model": 3, "gradient": 4, "user": 5}
@@ -128,13 +132,22 @@ class Packet(msgspec.Struct, frozen=True, eq=False):
         return b"".join(parts)
 
     def small(self, limit: int) -> bytes | None:
-        """The one buffer's bytes, where it is no larger than `limit` and can be read as it is."""
-        if len(self.buffers) != 1 or self.nbytes > limit:
+        """The one buffer's length in 8 bytes, the header and the buffer in one piece.
+
+        None where there are more buffers, or more bytes than `limit`, or something that `frames`
+        must copy or refuse.
+        """
+        if len(self.buffers) != 1:
             return None
         buffer = self.buffers[0]
+        nbytes, code, kind = buffer.nbytes, DTYPES.get(buffer.dtype), KINDS.get(self.kind)
+        if nbytes > limit or code is None or kind is None:
+            return None
         if not buffer.is_cpu or not buffer.is_contiguous():
             return None
-        return ctypes.string_at(buffer.data_ptr(), self.nbytes - _WHOLE.size)
+        count = buffer.numel()
+        head = _SIZED.pack(nbytes, MAGIC, VERSION, kind, self.step, self.layer, 1, code, count, 0)
+        return head + ctypes.string_at(buffer.data_ptr(), nbytes)
 
     def frames(self) -> list[bytes | memoryview]:
         """Header and buffers as the frames of one message; large CPU buffers are not copied."""
@@ -144,19 +157,24 @@ class Packet(msgspec.Struct, frozen=True, eq=False):
         return frames
 
     @staticmethod
-    def read_one(data: bytearray, start: int, nbytes: int) -> Packet | None:
-        """The packet of one buffer of `nbytes` bytes whose header is at `start`, or None, when
-        `from_frames` must say what is wrong with it. The buffer is copied."""
-        magic, version, kind, step, layer, num_buffers, code, low, high = _WHOLE.unpack_from(
-            data, start
+    def read_small(data: bytearray, start: int, end: int) -> Packet | None:
+        """The packet whose `small` begins at `start`, its buffer copied.
+
+        None where not all of it lies before `end`, or where `from_frames` must say what is wrong
+        with it.
+        """
+        nbytes, magic, version, kind, step, layer, num_buffers, code, low, high = (
+            _SIZED.unpack_from(data, start)
         )
-        dtype, name, count = _DTYPE_OF.get(code), _KIND_NAMES.get(kind), low | high << 32
-        if magic != MAGIC or version != VERSION or num_buffers != 1 or not count:
+        begin = start + _SIZED.size
+        dtype, name = _DTYPE_OF.get(code), _KIND_NAMES.get(kind)
+        if not 0 < nbytes <= end - begin or magic != MAGIC or version != VERSION:
             return None
-        if dtype is None or name is None or nbytes != count * dtype.itemsize:
+        if dtype is None or name is None or num_buffers != 1:
             return None
-        start += _WHOLE.size
-        buffer = torch.frombuffer(data[start : start + nbytes], dtype=dtype)
+        if nbytes != (low | high << 32) * dtype.itemsize:
+            return None
+        buffer = torch.frombuffer(data[begin : begin + nbytes], dtype=dtype)
         return Packet((buffer,), name, step, layer, _WHOLE.size + nbytes)
 
     @staticmethod

@@ -104,52 +104,43 @@ class SocketComm(Comm):
             ThinwireError: far more is queued for the destination than its link takes.
         """
         phases = self.phases
-        if phases is None:
-            return self._post(dst, packet, tag, after)
-        before = phases.enter("send")
+        before = "" if phases is None else phases.enter("send")
         try:
-            return self._post(dst, packet, tag, after)
+            station, key, posted = self._station, self._run.encode((self._key, tag)), Posted()
+            away = dst in station.away
+            if not away:
+                self._check_here(dst, packet)
+            delay = 0.0 if self._run.faults is None else self._rule(dst, packet, tag)
+            if delay is None:
+                posted.mark_left()
+            elif away:
+                pieces = encode_packet(self.rank, dst, key, packet)
+                with self._loop.lock:
+                    self._check_open()
+                    station.post(self._endpoint, dst, pieces, packet.nbytes, posted, after, delay)
+            else:
+                with self._loop.lock:
+                    self._check_open()
+                    station.post_here(self._endpoint, dst, key, packet, posted, after, delay)
+            return posted
         finally:
-            phases.enter(before)
+            if phases is not None:
+                phases.enter(before)
 
-    def _post(self, dst: int, packet: Packet, tag: Tag, after: Posted | None) -> Posted:
-        if not 0 <= dst < self._station.num_endpoints or dst == self.rank:
+    def _check_here(self, dst: int, packet: Packet) -> None:
+        if dst == self.rank or dst not in self._station.endpoints:
             raise InputError(
                 f"rank {self.rank}: post to {dst}; valid: 0..{self._station.num_endpoints - 1}, "
                 "not itself"
             )
-        key = self._wire_key(tag)
-        posted = Posted()
-        nbytes, delay = packet.nbytes, 0.0
-        if self._run.faults is not None:
-            whole: Any = tag if self._key is None else (self._key, tag)
-            ruled = self._run.faults.on_post(self.rank, dst, whole, nbytes, self.now())
-            if ruled is None:
-                posted.mark_left()
-                return posted
-            delay = ruled
-        station = self._station
-        pieces = None
-        if dst not in station.endpoints:
-            pieces = encode_packet(self.rank, dst, key, packet)
-        elif packet.is_meta:
+        if packet.is_meta:
             raise InputError("a packet of meta tensors has nothing to send")
-        with self._loop.lock:
-            self._check_open()
-            station.post(
-                self._endpoint,
-                dst,
-                key,
-                packet if pieces is None else pieces,
-                nbytes,
-                posted,
-                after,
-                delay,
-            )
-        return posted
 
-    def _wire_key(self, tag: Tag) -> bytes:
-        return self._run.encode((self._key, tag))
+    def _rule(self, dst: int, packet: Packet, tag: Tag) -> float | None:
+        whole: Any = tag if self._key is None else (self._key, tag)
+        faults = self._run.faults
+        assert faults is not None
+        return faults.on_post(self.rank, dst, whole, packet.nbytes, self.now())
 
     def _check_open(self) -> None:
         if self._run.closed:
@@ -168,7 +159,7 @@ class SocketComm(Comm):
                 f"rank {self.rank}: wait for {src}; valid: 0..{self._station.num_endpoints - 1}, "
                 f"not itself, or ANY"
             )
-        key = self._wire_key(tag)
+        key = self._run.encode((self._key, tag))
         station, endpoint = self._station, self._endpoint
         with self._loop.lock:
             self._check_open()
