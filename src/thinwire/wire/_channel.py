@@ -97,8 +97,8 @@ class Channel:
     Args:
         peer: the process at the other end.
         sock: connected and tuned.
-        deliver: called with (channel, kind, src, dst, key, packet) for each frame that came; a
-            control frame has none.
+        came: called with (src, dst, key, packet) for each packet that came.
+        told: called with (channel, kind, src, payload) for each control frame.
         loop: polls the connection.
         soon: see `Outbox`.
 
@@ -115,7 +115,8 @@ class Channel:
         self,
         peer: int,
         sock: socket.socket,
-        deliver: Callable[[Channel, int, int, int, bytes, Packet | None], None],
+        came: Callable[[int, int, bytes, Packet], None],
+        told: Callable[[Channel, int, int, bytes], None],
         loop: Loop,
         soon: Soon,
     ):
@@ -127,7 +128,8 @@ class Channel:
         self.acked = False
         self.last_heard = monotonic()
         self.queued = 0
-        self._deliver = deliver
+        self._came = came
+        self._told = told
         self._loop = loop
         self._blocked = False
         self.outbox = Outbox(self._emit, loop, soon)
@@ -149,7 +151,18 @@ class Channel:
     ) -> None:
         """Accept a frame; see `Outbox.send`."""
         if self.outbox.empty and not not_before and (after is None or after.left):
-            if self._write(pieces):  # the usual case, without a queue
+            # The usual case, without a queue; a small frame is one piece that the kernel takes.
+            if len(pieces) == 1 and self.open and not self._blocked:
+                try:
+                    sent = self.sock.send(pieces[0])
+                except OSError:
+                    sent = 0  # it will be seen again
+                gone = sent == len(pieces[0])
+                if not gone:
+                    pieces[0] = memoryview(pieces[0])[sent:]
+            else:
+                gone = False
+            if gone or self._write(pieces):
                 if posted is not None:
                     posted.mark_left()
                 return
@@ -204,9 +217,8 @@ class Channel:
         while budget > 0:
             try:
                 if self._todo:
-                    room = sum(len(piece) for piece in self._todo)
+                    room = sum(map(len, self._todo)) + _STAGE
                     came = self.sock.recvmsg_into([*self._todo, self._view])[0]
-                    room += _STAGE
                 else:
                     room = _STAGE - self._end
                     came = self.sock.recv_into(self._view[self._end :] if self._end else self._view)
@@ -219,7 +231,13 @@ class Channel:
                 return False
             self.last_heard = monotonic()
             budget -= came
-            self._take(came)
+            self._end += came if self._arriving is None else self._fill(came)
+            while self._end - self._start >= _PREFIX.size and self._parse():
+                pass
+            if self._start == self._end:
+                self._start = self._end = 0
+            else:
+                self._compact()
             if self._todo or self._wake > 1:
                 self._wake_at(max(1, sum(map(len, self._todo))))
             if came < room:
@@ -233,25 +251,19 @@ class Channel:
             self._wake = wake
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake)
 
-    def _take(self, came: int) -> None:
+    def _fill(self, came: int) -> int:
+        """Count what has come into the awaited buffers; how much of it lies on the stage."""
         todo = self._todo
+        while todo and came >= len(todo[0]):
+            came -= len(todo.popleft())
         if todo:
-            while todo and came >= len(todo[0]):
-                came -= len(todo.popleft())
-            if todo:
-                todo[0] = todo[0][came:]
-                return
+            todo[0] = todo[0][came:]
+            return 0
         if self._arriving is not None:
             src, dst, key, frames = self._arriving
             self._arriving = None
-            self._deliver(self, PACKET, src, dst, key, Packet.from_frames(frames))
-        self._end += came
-        while self._end - self._start >= _PREFIX.size and self._parse():
-            pass
-        if self._start == self._end:
-            self._start = self._end = 0
-        else:
-            self._compact()
+            self._came(src, dst, key, Packet.from_frames(frames))
+        return came
 
     def _compact(self) -> None:
         left = self._end - self._start
@@ -271,7 +283,7 @@ class Channel:
             packet = Packet.read_small(stage, sizes_at, end)
             if packet is not None:
                 self._start = sizes_at + 8 + packet.nbytes
-                self._deliver(self, PACKET, src, dst, view[key_at:sizes_at].tobytes(), packet)
+                self._came(src, dst, view[key_at:sizes_at].tobytes(), packet)
                 return True
         head_at = sizes_at + 8 * num_buffers
         body_at = head_at + header_nbytes(num_buffers) if kind == PACKET else sizes_at
@@ -280,7 +292,7 @@ class Channel:
         self._start = body_at
         key = view[key_at:sizes_at].tobytes()
         if kind != PACKET:
-            self._deliver(self, kind, src, dst, key, None)
+            self._told(self, kind, src, key)
             return True
         sizes = _SIZES[num_buffers].unpack_from(stage, sizes_at)
         frames: list[Any] = [view[head_at:body_at].tobytes()]
@@ -291,7 +303,7 @@ class Channel:
             frames.append(stage[body_at : body_at + size])
             body_at += size
         self._start = body_at
-        self._deliver(self, PACKET, src, dst, key, Packet.from_frames(frames))
+        self._came(src, dst, key, Packet.from_frames(frames))
         return True
 
     def _expect(

@@ -263,24 +263,13 @@ class Loop:
         self._episode += 1
         self._driving = True
         began = now = time.monotonic()
-        spin_until = began + SPIN if self._short_waits else began
         try:
-            spins = 0
+            if self._short_waits:
+                now = self._spin(waiter, began + SPIN)
             while not waiter.ready:
-                if now < spin_until:
-                    spins += 1
-                    if waiter.peek is not None and spins % 8:
-                        with self.lock:
-                            waiter.peek(select.POLLIN)
-                        if not waiter.ready:
-                            _give_way()
-                        now = time.monotonic()
-                        continue
-                    ready = self._program_poll.poll_now()
-                else:
-                    self._program_until = wake_at = min(until, self._next_timer())
-                    ready = self._program_poll.poll(wake_at)
-                    self._program_until = math.inf
+                self._program_until = wake_at = min(until, self._next_timer())
+                ready = self._program_poll.poll(wake_at)
+                self._program_until = math.inf
                 interrupted = self._handle(ready, self._program_waker) if ready else False
                 now = time.monotonic()
                 if self._timers and self._timers[0][0] <= now:
@@ -294,15 +283,36 @@ class Loop:
             if self._resting:
                 self._comm_waker.signal()
 
-    def _handle(self, ready: list[tuple[int, int]], waker: Waker) -> bool:
-        """Read and write what can be; returns whether the waker was used."""
+    def _spin(self, waiter: Waiter, until: float) -> float:
+        """Look without sleeping, mostly at the connection that is waited for; returns the time.
+
+        A signal's interrupt and the timers are for the wait after this one: it is a short while.
+        """
+        lock, peek, looks = self.lock, waiter.peek, 0
+        while True:
+            looks += 1
+            if peek is not None and looks % 8:
+                with lock:
+                    peek(select.POLLIN)
+            else:
+                ready = self._program_poll.poll_now()
+                if ready:
+                    self._handle(ready, None)
+            now = time.monotonic()
+            if waiter.ready or now >= until:
+                return now
+            _give_way()
+
+    def _handle(self, ready: list[tuple[int, int]], waker: Waker | None) -> bool:
+        """Read and write what can be; returns whether the waker was used. Without one it stays as
+        it is."""
         woken = False
         with self.lock:
             for fd, mask in ready:
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler(mask)
-                elif fd == waker.fileno():
+                elif waker is not None and fd == waker.fileno():
                     waker.clear()
                     woken = True
         return woken

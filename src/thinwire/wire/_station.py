@@ -119,7 +119,7 @@ class Station:
         self._local = {rank: Outbox(self._emit_local, self.loop, soon) for rank in here}
         self._names = meeting.names
         self.channels = {
-            peer: Channel(peer, sock, self._deliver, self.loop, soon)
+            peer: Channel(peer, sock, self._came, self._told, self.loop, soon)
             for peer, sock in meeting.sockets.items()
         }
         self.away = {
@@ -156,12 +156,12 @@ class Station:
         src: Endpoint,
         dst: int,
         pieces: list[bytes | memoryview],
-        nbytes: int,
+        packet: Packet,
         posted: Posted,
         after: Posted | None,
         delay: float,
     ) -> None:
-        """Send a packet, as pieces, on its way to another process."""
+        """Send a packet, whose pieces these are, on its way to another process."""
         if dst in self.gone:
             posted.mark_left()
             return
@@ -170,7 +170,7 @@ class Station:
             self._refuse_flood(src, dst, channel)
         channel.send(pieces, posted, after, time.monotonic() + delay if delay else 0.0)
         counter = src.meter.peers[dst]
-        counter.sent += nbytes
+        counter.sent += packet.nbytes
         counter.messages_sent += 1
 
     def post_here(
@@ -237,15 +237,14 @@ class Station:
 
         return handle
 
-    def _deliver(
-        self, channel: Channel, kind: int, src: int, dst: int, key: bytes, packet: Packet | None
-    ) -> None:
-        if packet is not None:
-            endpoint = self.endpoints[dst]
-            counter = endpoint.meter.peers[src]
-            counter.received += packet.nbytes
-            self._arrive(endpoint, src, key, packet, counter)
-        elif kind == FINISHED:
+    def _came(self, src: int, dst: int, key: bytes, packet: Packet) -> None:
+        endpoint = self.endpoints[dst]
+        counter = endpoint.meter.peers[src]
+        counter.received += packet.nbytes
+        self._arrive(endpoint, src, key, packet, counter)
+
+    def _told(self, channel: Channel, kind: int, src: int, payload: bytes) -> None:
+        if kind == FINISHED:
             self._depart(src, "finished")
         elif kind == LEAVE:
             channel.leaving = True
@@ -255,7 +254,7 @@ class Station:
             self._wake_all()
         elif kind == ABORT:
             channel.leaving = True
-            rank, text = msgspec.msgpack.decode(key, type=tuple[int, str])
+            rank, text = msgspec.msgpack.decode(payload, type=tuple[int, str])
             self._died(channel.peer, rank, text)
 
     def _emit_local(self, item: tuple[int, int, bytes, Packet]) -> bool:
@@ -273,7 +272,7 @@ class Station:
         counter.messages_received += 1
         found = (src, packet, time.monotonic() - self.began)
         waiter = endpoint.waiters.get(key)
-        if waiter is not None and (waiter.src == src or waiter.src == ANY):
+        if waiter is not None and waiter.src in (src, ANY):
             del endpoint.waiters[key]
             waiter.found = found
             waiter.wake()

@@ -108,9 +108,10 @@ class Posted:
     def mark_left(self) -> None:
         """Called by the wire, once."""
         self.left = True
-        actions, self._next = self._next, None
-        for action in actions or ():
-            action()
+        if self._next is not None:
+            actions, self._next = self._next, None
+            for action in actions:
+                action()
 
 
 class Task(ABC):

@@ -117,7 +117,7 @@ class SocketComm(Comm):
                 pieces = encode_packet(self.rank, dst, key, packet)
                 with self._loop.lock:
                     self._check_open()
-                    station.post(self._endpoint, dst, pieces, packet.nbytes, posted, after, delay)
+                    station.post(self._endpoint, dst, pieces, packet, posted, after, delay)
             else:
                 with self._loop.lock:
                     self._check_open()
@@ -170,16 +170,16 @@ class SocketComm(Comm):
                 raise InputError(f"rank {self.rank}: two programs wait for tag {tag!r} at once")
             waiter = endpoint.waiters[key] = self._loop.enlist(src)
             waiter.peek = station.handlers.get(src)
-        began, arrival, phases = time.monotonic(), None, self.phases
+        phases = self.phases
         before = "" if phases is None else phases.enter("wait")
+        began, awaited = time.monotonic(), src
         try:
             arrival = self._blocked(waiter, key, tag, began, deadline)
+            awaited = arrival.src
             return arrival
         finally:
-            awaited = src if arrival is None else arrival.src
-            counter = (
-                self.meter.local if awaited in station.endpoints else self.meter.peers[awaited]
-            )
+            here = station.endpoints
+            counter = self.meter.local if awaited in here else self.meter.peers[awaited]
             counter.waited += time.monotonic() - began
             if phases is not None:
                 phases.enter(before)
