@@ -10,7 +10,10 @@ from thinwire.collectives import costs, traffic
 from thinwire.collectives.oktopk import adjusted
 from thinwire.collectives.sparse import Sparse
 from thinwire.compress import select_top
+from thinwire.compress.coded import Coded
+from thinwire.compress.cost import code_work
 from thinwire.errors import InputError, WorkerFailedError
+from thinwire.passes import coded_size
 from thinwire.seeds import generator_for
 from thinwire.wire.packet import header_nbytes
 
@@ -209,3 +212,58 @@ def test_k_is_at_least_one(lab):
     with pytest.raises(WorkerFailedError) as failed:
         lab.run(1, lambda c: co.oktopk_all_reduce(c, own_set(0), 0, even(1), None))
     assert isinstance(failed.value.__cause__, InputError)
+
+
+# Coded indices, within the regions that the entries lie in.
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("skew", [0.0, 4.0])
+@pytest.mark.parametrize("threshold", [None, 0.3, 1e9])
+def test_coded_entries_have_the_same_sum(lab, size, skew, threshold):
+    def program(comm, form, borders):
+        s = own_set(comm.rank, skew=skew)
+        borders = borders or co.agree_regions(comm, s)
+        return co.oktopk_all_reduce(comm, s, K, borders, threshold, form=form)
+
+    one_owner = [0, *[NUMEL] * size]
+    for borders in (None, even(size), one_owner, [0, *[3] * (size - 1), NUMEL]):
+        plain, coded = (
+            lab.run(size, lambda c, f=form, b=borders: program(c, f, b))
+            for form in (co.Plain(), Coded())
+        )
+        for (a, at_a), (b, at_b) in zip(plain, coded, strict=True):
+            assert entries(a) == entries(b)
+            assert at_a == at_b
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_empty_coded_sets_are_fine(lab, size):
+    nothing = Sparse(torch.empty(0, dtype=torch.int32), torch.empty(0), NUMEL)
+    for threshold in (None, 0.5):
+        found = lab.run(
+            size,
+            lambda c, t=threshold: co.oktopk_all_reduce(c, nothing, K, even(size), t, form=Coded()),
+        )
+        assert [len(chosen) for chosen, _ in found] == [0] * size
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 32])
+def test_time_and_bytes_of_coded_even_sets_are_the_formula(lab, size):
+    numel, k = 1 << 20, 64 * size
+    meta = Sparse(
+        torch.empty(k, dtype=torch.int32, device="meta"), torch.empty(k, device="meta"), numel
+    )
+    elapsed, sent, _ = lab.time(
+        size, lambda c: co.oktopk_all_reduce(c, meta, k, even(size, numel), 1.0, form=Coded())
+    )
+
+    def of(count: int) -> int:
+        return 4 * count + coded_size(count, numel // size)
+
+    assert sent == list(traffic.oktopk(size, k, entries=of))
+    assert max(sent) < 0.85 * max(traffic.oktopk(size, k))
+    least = costs.oktopk(size, k, lab.latency, lab.rate, entries=of)
+    # Coding goes on beside the wire in part: no more than all of it comes on top.
+    coding = 4 * (size - 1) * code_work(64).memory_bytes / 1e9 + code_work(64).memory_bytes / 1e9
+    assert least <= elapsed <= least + coding

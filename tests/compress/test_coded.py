@@ -7,7 +7,7 @@ import torch
 
 from thinwire import collectives as co
 from thinwire.cluster import Cluster, Node
-from thinwire.collectives import Plain, Sparse
+from thinwire.collectives import Plain, Sparse, costs, traffic
 from thinwire.compress import coded, encode_indices, select_top
 from thinwire.compress.coded import Coded
 from thinwire.compress.cost import code_work
@@ -124,3 +124,76 @@ def test_a_packet_that_does_not_hold_together_is_refused():
     with pytest.raises(WorkerFailedError, match="20 indices came with 19 values") as error:
         alone(program)
     assert isinstance(error.value.__cause__, InputError)
+
+
+# Sets that are gathered, and sets of a part of the vector.
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("counts", [(60, 60), (0, 90), (0, 0), (1, 3000)])
+def test_a_gather_gives_the_same_sets_with_coded_indices(size, counts):
+    def program(comm, form):
+        own = random_set(counts[comm.rank % 2], 3000, "gather", comm.rank)
+        return co.all_gather_sparse(comm, own, form=form)
+
+    plain, packed = (
+        world(size).run(lambda c, f=form: program(c, f)) for form in (Plain(), Coded())
+    )
+    for a, b in zip(plain, packed, strict=True):
+        assert all(same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_indices_go_as_they_are_where_their_code_is_no_smaller():
+    nothing, one = random_set(0, 1000), random_set(1, 1000)
+    far = Sparse(torch.tensor([2**31 - 2]).int(), torch.ones(1), 2**31 - 1)
+    full = Sparse(torch.arange(1000).int(), torch.ones(1000), 1000)
+
+    def program(comm):
+        form = Coded()
+        for s in (nothing, one, far, full):
+            packet = form.packet(comm, s)
+            code = encode_indices(s.index, s.numel)
+            coded_now = packet.buffers[0].dtype == torch.uint8
+            assert coded_now == (code.numel() < 4 * len(s))
+            assert packet.buffers[0].nbytes == min(code.numel(), 4 * len(s))
+            assert same(form.entries(comm, packet, s.numel), s)
+        return [form.packet(comm, s).buffers[0].nbytes for s in (nothing, far, full)]
+
+    assert alone(program) == [0, 4, 3]
+
+
+def test_within_a_part_that_both_sides_know_the_way_to_it_costs_nothing():
+    numel, start, stop = 10_000_000, 9_000_000, 9_100_000
+    inner = random_set(100, stop - start)
+    s = Sparse(inner.index + start, inner.value, numel)
+
+    def program(comm):
+        form = Coded().within(start, stop)
+        packet = form.packet(comm, s)
+        assert same(form.entries(comm, packet, numel), s)
+        assert Plain().within(start, stop).packet(comm, s).buffers[0] is s.index
+        return packet.buffers[0].nbytes
+
+    assert alone(program) == encode_indices(inner.index, stop - start).numel()
+    assert encode_indices(s.index, numel).numel() > alone(program)
+
+
+def test_entries_outside_their_part_are_refused():
+    s = random_set(20, 1000)
+    with pytest.raises(WorkerFailedError, match="must rise strictly and lie in"):
+        alone(lambda comm: Coded().within(0, int(s.index[-1])).packet(comm, s) and None)
+    with pytest.raises(WorkerFailedError, match="must rise strictly and lie in"):
+        alone(lambda comm: Coded().within(int(s.index[0]) + 1, 1000).packet(comm, s) and None)
+
+
+def test_gathering_without_data_has_the_bytes_and_the_time_of_the_formula():
+    k, numel, size = 500, 300_000, 4
+    nominal = select_top(torch.empty(numel, device="meta"), k)
+    four = world(size)
+    four.run(lambda c: co.all_gather_sparse(c, nominal, form=Coded()) and None)
+    nbytes = coded_size(k, numel) + 4 * k
+    assert [e.meter.sent for e in four.endpoints] == list(traffic.all_gather_buffers(size, nbytes))
+    coding = size * code_work(k).memory_bytes / MEMORY_RATE  # one's own, and three others'
+    gather = costs.all_gather_buffers(size, nbytes, 1e-4, RATE)
+    assert four.elapsed == pytest.approx(gather + coding, abs=1e-8)
+    assert nbytes < 0.72 * 8 * k

@@ -71,20 +71,29 @@ def test_hand_worked_topk_and_gtopk():
     found = by_name(JOB, FOUR, density=0.001)
     k, select = 10_000, (SELECT_PASSES * 40e6 + SELECT_SAMPLE) / 1e11
     topk, gtopk = found["topk"], found["gtopk"]
-    assert topk.communication == pytest.approx(3 * 8 * k / 1e9, rel=2e-3)
-    assert topk.overhead == pytest.approx(select + SCATTER_PASSES * 8 * k * 4 / 1e11)
     # Ten thousand entries are enough for coded indices: about 11.5 bits each instead of 32.
     entry = 4 + 11.5 / 8
+    assert topk.communication == pytest.approx(3 * entry * k / 1e9, rel=5e-3)
+    own_and_others = (1 + 3) * CODE_PASSES * 8 * k / 1e11
+    scatters = SCATTER_PASSES * 8 * k * 4 / 1e11
+    assert topk.overhead == pytest.approx(select + own_and_others + scatters)
     assert gtopk.communication == pytest.approx(4 * entry * k / 1e9, rel=5e-3)
     merges = 2 * MERGE_PASSES * 2 * 8 * k / 1e11
     coding = 2 * 3 * CODE_PASSES * 8 * k / 1e11
     scatter = SCATTER_PASSES * 8 * k / 1e11
     assert gtopk.overhead == pytest.approx(select + merges + coding + scatter)
-    assert topk.bytes_per_step == pytest.approx(3 * 8 * k, rel=2e-3)
+    assert topk.bytes_per_step == pytest.approx(3 * entry * k, rel=5e-3)
     assert gtopk.bytes_per_step == pytest.approx(6 * entry * k / 4, rel=5e-3)
     for p in (topk, gtopk):
         assert p.exposed == p.communication
         assert p.step_time == pytest.approx(0.1 + p.overhead + p.communication)
+
+
+def test_few_entries_travel_as_they_are():
+    p = by_name(JOB, FOUR, density=0.0004)["topk"]
+    assert p.bytes_per_step == pytest.approx(3 * 8 * 4000, rel=5e-3)
+    scatters = SCATTER_PASSES * 8 * 4000 * 4 / 1e11
+    assert p.overhead == pytest.approx(selection_bytes(10_000_000) / 1e11 + scatters)
 
 
 def test_hand_worked_localsgd():

@@ -182,7 +182,12 @@ def _pair(peer: int, nbytes: int, receives: bool) -> list[Op]:
     return [*ops, ("recv", peer, 0)] if receives else ops
 
 
-def oktopk(num_workers: int, k: int, message: Callable[[int, int], int]) -> Schedule:
+def oktopk(
+    num_workers: int,
+    k: int,
+    message: Callable[[int, int], int],
+    entries: Callable[[int], int] | None = None,
+) -> Schedule:
     """Ok-Topk's sparse all-reduce with a known threshold, as `oktopk` runs it, when regions split
     k entries of each worker and of the sum evenly.
 
@@ -190,9 +195,11 @@ def oktopk(num_workers: int, k: int, message: Callable[[int, int], int]) -> Sche
         num_workers: P, >= 1.
         k: entries of each worker, and of the sum.
         message: bytes of a packet with that payload and number of buffers.
+        entries: bytes of so many entries, where they are not 8 each.
     """
     small, larger = divmod(k, num_workers)
-    share = [_ENTRY * (small + (r < larger)) for r in range(num_workers)]
+    counts = [small + (r < larger) for r in range(num_workers)]
+    share = [entries(n) if entries else _ENTRY * n for n in counts]
 
     def survivors(first: int, blocks: int) -> list[int]:
         sizes = [share[(first + i) % num_workers] for i in range(blocks)]

@@ -17,6 +17,7 @@ dense tensors are not sent at all, by any collective.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire.collectives import _schedule as schedule
@@ -265,7 +266,7 @@ def all_gather_sparse(
     header: bool = True,
 ) -> float:  # fmt: skip
     """The same with k entries from each rank: ceil(log2 P)·α + (P-1)·8k·β. `itemsize` is that
-    of an entry, index and value.
+    of an entry, index and value; coded sets are `all_gather_buffers` of their bytes.
 
     >>> round(1e3 * all_gather_sparse(32, 25_557, 0.436e-3, 1 / 9e-9, header=False), 2)
     59.22
@@ -274,11 +275,14 @@ def all_gather_sparse(
 
 
 def oktopk(
-    num_workers: int, k: int, latency: float, rate: float, *, header: bool = True
+    num_workers: int, k: int, latency: float, rate: float, *,
+    entries: Callable[[int], int] | None = None, header: bool = True,
 ) -> float:  # fmt: skip
     """Entries to the owners of their regions, numbers of survivors, survivors to all; with a known
     threshold, and regions that split k entries of each worker and k of the sum evenly:
     (1 + 2·ceil(log2 P))·α + 2((P-1)/P)·8k·β + (P-1)·8β where P divides k, else a recurrence.
+    `entries` gives the bytes of so many entries where they are not 8 each, but coded within their
+    region; the work of coding is not in it.
 
     >>> round(1e3 * oktopk(32, 25_600, 0.436e-3, 1 / 9e-9, header=False), 2)
     8.37
@@ -287,8 +291,8 @@ def oktopk(
     if num_workers == 1:
         return 0.0
     if k % num_workers:
-        return net.run(schedule.oktopk(num_workers, k, net.size))
-    share = k // num_workers * 8
+        return net.run(schedule.oktopk(num_workers, k, net.size, entries))
+    share = entries(k // num_workers) if entries else k // num_workers * 8
     split = round(latency * NS) + (num_workers - 1) * net.transfer(share, 2)
     counts = all_gather_doubling(num_workers, 1, latency, rate, itemsize=8, header=header)
     gather = all_gather_buffers(num_workers, share, latency, rate, header=header)

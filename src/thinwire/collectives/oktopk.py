@@ -16,19 +16,20 @@ with the distance of the count from k instead of by 0.8 %.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 
 from thinwire.collectives._moves import take
 from thinwire.collectives.dense import all_gather, all_reduce
-from thinwire.collectives.gathers import all_gather_buffers
-from thinwire.collectives.sparse import Sparse, sum_sparse, top
+from thinwire.collectives.sparse import Form, Plain, Sparse, gather_sets, sum_sparse, top
 from thinwire.errors import NonFiniteError
 from thinwire.wire.base import Comm, Posted, Tag, Work
 
 __all__ = ["adjusted", "agree_regions", "even_regions", "oktopk_all_reduce"]
+
+_PLAIN = Plain()
 
 BALANCE_FROM = 2.0
 """Survivors are balanced when some worker has this many times its even share."""
@@ -72,6 +73,7 @@ def oktopk_all_reduce(
     threshold: float | None,
     tag: Tag = "oktopk",
     work: Callable[[int], Work] | None = None,
+    form: Form = _PLAIN,
 ) -> tuple[Sparse, float]:
     """About the k largest entries of the sum of the workers' sets.
 
@@ -87,6 +89,7 @@ def oktopk_all_reduce(
         threshold: magnitude that the sum's entries have to reach; None to select exactly.
         tag: of the packets, equal on all ranks.
         work: what adding up or cutting that many entries is charged as; by default nothing.
+        form: how entries travel, within the regions that they lie in; equal on all ranks.
 
     Returns:
         The entries, summed, not averaged, equal to the bit on all ranks; and the threshold for the
@@ -95,10 +98,10 @@ def oktopk_all_reduce(
     Raises:
         NonFiniteError: a value is NaN or infinite.
     """
-    part = _own_region(comm, s, borders, _tag(tag, "split"), work)
+    part = _own_region(comm, s, borders, _tag(tag, "split"), work, form)
     if threshold is None:
         # What is among the k largest of all is among those of its region.
-        whole = _gather(comm, top(part, k), _tag(tag, "gather"))
+        whole = _gather(comm, top(part, k), borders, _tag(tag, "gather"), form)
         if work is not None:
             comm.spend(work(len(whole)))
         chosen = _finite(top(whole, k))
@@ -109,7 +112,7 @@ def oktopk_all_reduce(
     if total > k:
         counts = [count * k // total for count in counts]
         part = _largest(part, counts[comm.rank])
-    chosen = _finite(_gather(comm, part, _tag(tag, "gather"), counts))
+    chosen = _finite(_gather(comm, part, borders, _tag(tag, "gather"), form, counts))
     return chosen, adjusted(threshold, total, k)
 
 
@@ -132,22 +135,27 @@ def _shares(total: int, size: int) -> list[int]:
 
 
 def _own_region(
-    comm: Comm, s: Sparse, borders: Sequence[int], tag: Tag, work: Callable[[int], Work] | None
+    comm: Comm,
+    s: Sparse,
+    borders: Sequence[int],
+    tag: Tag,
+    work: Callable[[int], Work] | None,
+    form: Form,
 ) -> Sparse:
     """The sum of all workers' entries in this rank's region."""
     rank, size = comm.rank, comm.size
+    forms = [form.within(*region) for region in pairwise(borders)]
     places = _places(s, borders)
     pieces: list[Sparse] = [_slice(s, places[r], places[r + 1]) for r in range(size)]
     leaving: Posted | None = None
     for i in range(1, size):
         # To each another one at a time, so that no two meet on a link where all are alike.
         to = (rank + i) % size
-        leaving = comm.post(to, pieces[to].packet(), tag, after=leaving)
+        leaving = comm.post(to, forms[to].packet(comm, pieces[to]), tag, after=leaving)
     own = [pieces[rank]] * size
     for i in range(1, size):
         source = (rank - i) % size
-        index, value = take(comm, source, tag).buffers
-        own[source] = Sparse(index, value, s.numel)
+        own[source] = forms[rank].entries(comm, take(comm, source, tag), s.numel)
     if work is not None and size > 1:
         comm.spend(work(sum(map(len, own))))
     return sum_sparse(own)
@@ -182,36 +190,72 @@ def _counts(comm: Comm, count: int, tag: Tag) -> list[int]:
     return [int(x) for x in all_gather(comm, torch.tensor([count]), tag=tag)]
 
 
-def _gather(comm: Comm, part: Sparse, tag: Tag, counts: Sequence[int] | None = None) -> Sparse:
+def _gather(
+    comm: Comm,
+    part: Sparse,
+    borders: Sequence[int],
+    tag: Tag,
+    form: Form,
+    counts: Sequence[int] | None = None,
+) -> Sparse:
     """All parts one after the other, which are in the order of their indices.
 
     Args:
         comm: this worker's endpoint.
         part: of this rank's region.
+        borders: of the regions.
         tag: equal on all ranks.
+        form: how entries travel.
         counts: sizes of all parts, by rank, where they are known: then they are balanced before
             the gather if they are uneven.
     """
+    forms = [form.within(*region) for region in pairwise(borders)]
     if counts is not None and max(counts) * comm.size > BALANCE_FROM * sum(counts):
-        part = _balanced(comm, part, counts, tag)
-    parts = all_gather_buffers(comm, (part.index, part.value), "sparse", tag)
-    index, value = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Sparse(index, value, part.numel)
+        have = list(accumulate(counts, initial=0))
+        want = list(accumulate(_shares(have[-1], comm.size), initial=0))
+        part = _balanced(comm, part, have, want, tag, forms)
+        forms = [form.within(*_covered(borders, have, *share)) for share in pairwise(want)]
+    sets = gather_sets(comm, part, tag, forms)
+    return Sparse(
+        torch.cat([s.index for s in sets]), torch.cat([s.value for s in sets]), part.numel
+    )
 
 
-def _balanced(comm: Comm, part: Sparse, counts: Sequence[int], tag: Tag) -> Sparse:
+def _covered(borders: Sequence[int], have: Sequence[int], start: int, stop: int) -> tuple[int, int]:
+    """The part of the vector that the start-th to the last before the stop-th of all survivors lie
+    in: the regions of those who had them."""
+    owners = [r for r in range(len(have) - 1) if max(have[r], start) < min(have[r + 1], stop)]
+    return (borders[owners[0]], borders[owners[-1] + 1]) if owners else (0, borders[-1])
+
+
+def _balanced(
+    comm: Comm,
+    part: Sparse,
+    have: Sequence[int],
+    want: Sequence[int],
+    tag: Tag,
+    forms: Sequence[Form],
+) -> Sparse:
     """This rank's even share of all parts one after the other: whoever has too many gives some of
-    them to the ranks whose share they lie in."""
+    them to the ranks whose share they lie in.
+
+    Args:
+        comm: this worker's endpoint.
+        part: of this rank's region.
+        have: survivors before each rank's, and all of them.
+        want: the same when they are balanced.
+        tag: equal on all ranks.
+        forms: of each region's entries.
+    """
     rank, size = comm.rank, comm.size
-    have = list(accumulate(counts, initial=0))
-    want = list(accumulate(_shares(have[-1], size), initial=0))
     leaving: Posted | None = None
     for i in range(1, size):
         to = (rank + i) % size
         start, stop = max(have[rank], want[to]), min(have[rank + 1], want[to + 1])
         if start < stop:
             piece = _slice(part, start - have[rank], stop - have[rank])
-            leaving = comm.post(to, piece.packet(), _tag(tag, "balance"), after=leaving)
+            packet = forms[rank].packet(comm, piece)
+            leaving = comm.post(to, packet, _tag(tag, "balance"), after=leaving)
     pieces = []
     for source in range(size):
         start, stop = max(have[source], want[rank]), min(have[source + 1], want[rank + 1])
@@ -220,8 +264,8 @@ def _balanced(comm: Comm, part: Sparse, counts: Sequence[int], tag: Tag) -> Spar
         if source == rank:
             pieces.append(_slice(part, start - have[rank], stop - have[rank]))
         else:
-            index, value = take(comm, source, _tag(tag, "balance")).buffers
-            pieces.append(Sparse(index, value, part.numel))
+            packet = take(comm, source, _tag(tag, "balance"))
+            pieces.append(forms[source].entries(comm, packet, part.numel))
     if not pieces:
         return _slice(part, 0, 0)
     index, value = torch.cat([p.index for p in pieces]), torch.cat([p.value for p in pieces])

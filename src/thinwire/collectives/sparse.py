@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ __all__ = [
     "Plain",
     "Sparse",
     "all_gather_sparse",
+    "gather_sets",
     "gtopk_all_reduce",
     "gtopk_all_reduce_conserving",
     "index_dtype",
@@ -248,7 +249,12 @@ class Form(Protocol):
         """`merge` of a set and that of a packet, to the bit."""
         ...
 
+    def within(self, start: int, stop: int) -> Self:
+        """The form of sets whose entries all lie in start..stop-1, as both sides know."""
+        ...
 
+
+@dataclass(frozen=True)
 class Plain:
     """A `Form`: 4 or 8 bytes of index and as many of value an entry, as they are."""
 
@@ -265,6 +271,10 @@ class Plain:
         """See `Form`."""
         return merge(s, self.entries(comm, packet, s.numel))
 
+    def within(self, start: int, stop: int) -> Self:
+        """See `Form`."""
+        return self
+
 
 _PLAIN = Plain()
 
@@ -274,6 +284,7 @@ def all_gather_sparse(
     s: Sparse,
     tag: Tag = "all_gather_sparse",
     meanwhile: Callable[[], object] | None = None,
+    form: Form = _PLAIN,
 ) -> list[Sparse]:
     """Every worker's set at all of them, by rank; the sets may differ in size.
 
@@ -284,9 +295,26 @@ def all_gather_sparse(
         s: this worker's own set.
         tag: of the packets, equal on all ranks.
         meanwhile: as of `all_gather_buffers`.
+        form: how entries travel, equal on all ranks.
     """
-    gathered = all_gather_buffers(comm, (s.index, s.value), "sparse", tag, meanwhile)
-    return [Sparse(index, value, s.numel) for index, value in gathered]
+    return gather_sets(comm, s, tag, [form] * comm.size, meanwhile)
+
+
+def gather_sets(
+    comm: Comm,
+    s: Sparse,
+    tag: Tag,
+    forms: Sequence[Form],
+    meanwhile: Callable[[], object] | None = None,
+) -> list[Sparse]:
+    """`all_gather_sparse` with a form for each rank's set, by rank."""
+    rank = comm.rank
+    packet = forms[rank].packet(comm, s) if comm.size > 1 else s.packet()
+    gathered = all_gather_buffers(comm, packet.buffers, "sparse", tag, meanwhile)
+    return [
+        s if r == rank else forms[r].entries(comm, Packet(buffers, "sparse"), s.numel)
+        for r, buffers in enumerate(gathered)
+    ]
 
 
 def gtopk_all_reduce(

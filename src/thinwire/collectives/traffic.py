@@ -7,7 +7,7 @@ or mean; a run quotes its meters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from thinwire.collectives import _schedule as schedule
 from thinwire.collectives._schedule import blocks_by_round, check_size, packets_of, rounds
@@ -181,14 +181,21 @@ def all_gather_buffers(
 def all_gather_sparse(
     num_workers: int, k: int, *, itemsize: int = 8, header: bool = True
 ) -> tuple[int, ...]:
-    """(P-1)·8k each."""
+    """(P-1)·8k each. Coded sets are `all_gather_buffers` of their bytes."""
     return all_gather_buffers(num_workers, k * itemsize, header=header)
 
 
-def oktopk(num_workers: int, k: int, *, header: bool = True) -> tuple[int, ...]:
-    """2((P-1)/P)·8k each and P-1 numbers of 8 bytes, to within an entry."""
+def oktopk(
+    num_workers: int,
+    k: int,
+    *,
+    entries: Callable[[int], int] | None = None,
+    header: bool = True,
+) -> tuple[int, ...]:
+    """2((P-1)/P)·8k each and P-1 numbers of 8 bytes, to within an entry. `entries` gives the bytes
+    of so many entries where they are not 8 each, but coded within their region."""
     check_size(num_workers, k)
-    plan = schedule.oktopk(num_workers, k, lambda n, buffers: _size(n, buffers, header))
+    plan = schedule.oktopk(num_workers, k, lambda n, buffers: _size(n, buffers, header), entries)
     return schedule.sent_bytes(plan)
 
 

@@ -17,7 +17,7 @@ from thinwire.collectives import (
 )
 from thinwire.compress import accumulate_and_select, prepare
 from thinwire.compress._native import kernels
-from thinwire.compress.coded import Coded
+from thinwire.compress.coded import Coded, check_packing
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
@@ -86,8 +86,7 @@ class GTopK(Method):
         check_warmup(self.density, self.warmup)
         if self.losses not in ("paper", "kept"):
             raise InputError(f"losses = {self.losses!r}; valid: paper, kept")
-        if self.packing not in ("auto", "coded", "plain"):
-            raise InputError(f"packing = {self.packing!r}; valid: auto, coded, plain")
+        check_packing(self.packing)
 
     def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int] | None:
         """See `Method`: not known beforehand where indices are coded."""

@@ -52,7 +52,7 @@ BACKWARD_SHARE = 2 / 3
 METHODS = ("alone", "ssgd", "accumulate", "topk", "gtopk", "localsgd")
 """In the order in which a plan prefers them when they are equally fast: the simplest first."""
 
-_VALUE, _ENTRY = 4, 8  # bytes of a float32, and of a float32 with its int32 index
+_VALUE = 4  # bytes of a float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,15 +222,17 @@ def _topk(
     times: Sequence[float],
     batches: Sequence[int],
 ) -> _Raw:
-    k = num_kept(settings.density, workload.num_params)
-    nbytes = _ENTRY * k
+    k, size = num_kept(settings.density, workload.num_params), len(times)
     moved = {
         "select": selection_bytes(workload.num_params),
-        "scatter": scatter_bytes(k * len(times)),
+        "scatter": scatter_bytes(k * size),
+        # One's own set is written, all others are read.
+        "code": code_bytes(k) * size if k >= CODED_FROM and size > 1 else 0.0,
     }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("topk", _label("topk", settings), float(sum(batches)), compute, overhead,
-                wire.cost(all_gather(len(times), nbytes)), algorithm="all-gather")  # fmt: skip
+                wire.cost(all_gather(size, packed_size(k, workload.num_params))),
+                algorithm="all-gather")  # fmt: skip
 
 
 def _gtopk(

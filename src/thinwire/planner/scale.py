@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALED_METHODS", "Scaled", "scale"]
 
-_ENTRY = 8
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
@@ -133,10 +131,12 @@ def _localsgd(job: _Job) -> Steps:
 def _topk(job: _Job) -> Steps:
     numel = job.workload.num_params
     k = num_kept(job.settings.density, numel)
-    rounds = all_gather(job.size, _ENTRY * k)
+    rounds = all_gather(job.size, packed_size(k, numel))
     legs, total, fleet = job.fleet.legs(rounds), _bytes_of(rounds), job.fleet
-    before = job.compute + fleet.seconds({"select": selection_bytes(numel)})
+    code = fleet.seconds({"code": code_bytes(k) if k >= CODED_FROM and job.size > 1 else 0.0})
+    before = job.compute + fleet.seconds({"select": selection_bytes(numel)}) + code
     after = fleet.seconds({"scatter": scatter_bytes(k * job.size)}) + job.apply
+    after += (job.size - 1) * code  # reading all others' sets
     while True:
         fleet.spend(before)
         fleet.exchange(legs)
