@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from thinwire.models import ModelTable
     from thinwire.planner.refine import Refined
     from thinwire.planner.simulate import Scene
+    from thinwire.planner.timed import Load
+    from thinwire.tasks import Task
 
 __all__ = ["SIMULATED_UP_TO", "Asked", "Question", "answer", "refined", "scaled"]
 
@@ -46,17 +48,25 @@ class Question:
     target: str = "time"
     samples: str = ""
     deadline: str = ""
+    task: str = ""
+    data: str | None = None
+
+    @property
+    def of_task(self) -> bool:
+        """Whether the model is the task's own."""
+        return bool(self.task) and not self.model and not self.params
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the options mean: what is trained, where, how, and what for."""
+    """What the options mean: what is trained, where, how, and what for; the task, where named."""
 
     workload: Workload
     cluster: Cluster
     settings: Settings
     aim: Objective
     assumptions: tuple[str, ...]
+    task: Task | None = None
 
 
 def answer(q: Question) -> tuple[Plan, Asked]:
@@ -85,10 +95,10 @@ def refined(
     """
     from thinwire.planner.refine import refine
     from thinwire.planner.simulate import Scene
-    from thinwire.planner.timed import load_of_table, measured_paces
+    from thinwire.planner.timed import measured_paces
 
     job, cluster = asked.workload, asked.cluster
-    load = load_of_table(_table(q, job))
+    load = _load(q, asked)
     scene = Scene.of(job, cluster, load)
     if q.layer_times:
         from thinwire.models import load_layer_times
@@ -101,6 +111,16 @@ def refined(
     found = refine(job, scene, asked.settings, target=aim.target, samples=aim.samples,
                    deadline=aim.deadline, tell=tell)  # fmt: skip
     return found, scene
+
+
+def _load(q: Question, asked: Asked) -> Load:
+    from thinwire.planner.of_task import load_of_task
+    from thinwire.planner.timed import load_of_table
+
+    if q.of_task:
+        assert asked.task is not None
+        return load_of_task(asked.task)
+    return load_of_table(_table(q, asked.workload))
 
 
 def _table(q: Question, job: Workload) -> ModelTable:
@@ -144,13 +164,35 @@ def scaled(q: Question, sizes: str) -> tuple[str, tuple[str, ...], Iterator[Scal
     return title, asked.assumptions, found
 
 
-def _understood(q: Question) -> Asked:
-    workload = make_workload(
+def _task(q: Question) -> Task | None:
+    """The task with its data; what is missing is known before anything is simulated."""
+    if not q.task:
+        return None
+    from thinwire.tasks import load_task
+
+    task = load_task(q.task, q.data)
+    task.train_data()
+    return task
+
+
+def _workload(q: Question, task: Task | None) -> Workload:
+    step_time = parse_time(q.step_time) if q.step_time else None
+    if q.of_task:
+        from thinwire.planner.of_task import workload_of_task
+
+        assert task is not None
+        return workload_of_task(task, q.task, q.batch, step_time)
+    return make_workload(
         q.model or None,
         params=int(parse_count(q.params)) if q.params else None,
         batch=q.batch,
-        step_time=parse_time(q.step_time) if q.step_time else None,
+        step_time=step_time,
     )
+
+
+def _understood(q: Question) -> Asked:
+    task = _task(q)
+    workload = _workload(q, task)
     if q.layer_times and not q.model:
         raise InputError("--layer-times without --model: which tensors were measured?")
     assumptions: tuple[str, ...] = ()
@@ -169,7 +211,7 @@ def _understood(q: Question) -> Asked:
     deadline = parse_time(q.deadline) if q.deadline else None
     aim = make_objective(cluster, q.target, samples, deadline)
     return Asked(workload=workload, cluster=cluster, settings=settings, aim=aim,
-                 assumptions=assumptions)  # fmt: skip
+                 assumptions=assumptions, task=task)  # fmt: skip
 
 
 def _check_cluster(q: Question) -> None:

@@ -331,5 +331,5 @@ def _caveats(choice: Row) -> tuple[str, ...]:
     )  # fmt: skip
     return (
         f"{choice.label} {bound}: it may need more samples, and nothing here knows how many. "
-        "`thinwire compare` trains and shows it.",
+        "`--pilot` tries it, `thinwire compare` shows it.",
     )

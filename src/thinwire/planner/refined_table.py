@@ -13,7 +13,7 @@ from thinwire.planner.refine import Refined, Row
 from thinwire.planner.render import brief, three
 from thinwire.units import format_count, format_energy, format_size
 
-__all__ = ["refined_report", "refined_table"]
+__all__ = ["refined_report", "refined_table", "short_label"]
 
 PRICED = 1_000_000
 """Samples whose price is shown where nobody said how many there are."""
@@ -41,7 +41,9 @@ def refined_table(refined: Refined) -> Table:
         chosen, found = row is refined.choice, row.simulated
         mark = "›" if chosen else "✗" if row.late else " "
         table.add_row(
-            Text(f"{mark} {_short(row)}", style="bold" if chosen else "dim" if row.late else ""),
+            Text(
+                f"{mark} {short_label(row)}", style="bold" if chosen else "dim" if row.late else ""
+            ),
             *(cell(row) for cell in columns.values()),
             _LIMITS.get(found.limit, found.limit),
         )
@@ -129,7 +131,8 @@ def _legend(refined: Refined) -> str:
     return "".join(parts)
 
 
-def _short(row: Row) -> str:
+def short_label(row: Row) -> str:
+    """A row's name with its settings, short enough for a column."""
     words = []
     for key, value in row.candidate.settings.items():
         if key == "pace":

@@ -8,13 +8,19 @@ last ones count nowhere. Methods with long periods run once, one period: they be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thinwire.errors import InputError
 from thinwire.methods import Method, build_method
-from thinwire.planner.rounds import Wire
 from thinwire.planner.timed import Load, Pace, TimedBody, paces_of
+from thinwire.planner.totals import (
+    Totals,
+    joules_per_sample,
+    line_time,
+    price_per_sample,
+    totals_of,
+)
 from thinwire.planner.workload import Workload, compute_times, mean_of
 from thinwire.wire.base import Comm
 from thinwire.wire.virtual import World
@@ -22,7 +28,7 @@ from thinwire.wire.virtual.world import LinkModel
 from thinwire.worker import Plan, Server, Worker
 
 if TYPE_CHECKING:
-    from thinwire.cluster import Cluster, Node
+    from thinwire.cluster import Cluster
 
 __all__ = ["Scene", "Simulated", "simulate", "trace"]
 
@@ -137,19 +143,6 @@ class Scene:
         return bool(moving or self.cluster.latency_jitter)
 
 
-@dataclass
-class _Totals:
-    """What a run came to."""
-
-    elapsed: float = 0.0
-    busy: dict[int, float] = field(default_factory=dict)
-    sent: dict[int, float] = field(default_factory=dict)
-    received: dict[int, float] = field(default_factory=dict)
-    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
-    phases: list[dict[str, float]] = field(default_factory=list)
-    spans: list[tuple[int, str, int, int, int, int]] = field(default_factory=list)
-
-
 def simulate(
     scene: Scene,
     method: str | Method,
@@ -172,7 +165,7 @@ def simulate(
     built = build_method(method, settings or {}) if isinstance(method, str) else method
     name = method if isinstance(method, str) else type(method).__name__
     first, more = _lengths(built, scene.random)
-    few = _run(scene, built, first, check) if first else _Totals()
+    few = _run(scene, built, first, check) if first else Totals()
     many = _run(scene, built, first + more, check)
     label = " ".join([name, *(f"{k}={v}" for k, v in (settings or {}).items())])
     return _summed(scene, few, many, more, (name, dict(settings or {}), label))
@@ -195,7 +188,7 @@ def trace(
     """
     built = build_method(method, settings)
     first, least = _lengths(built, random=False)
-    few = _run(scene, built, first, None) if first else _Totals()
+    few = _run(scene, built, first, None) if first else Totals()
     more = _up_to_whole(steps, _period(built)) if first else max(steps, least)
     many = _run(scene, built, first + more, None, traced=True)
     spans = [
@@ -247,7 +240,7 @@ def _run(
     steps: int,
     check: Callable[[], None] | None,
     traced: bool = False,
-) -> _Totals:
+) -> Totals:
     seconds, placement = scene.seconds, _placement(scene, method)
     plan = Plan(
         shares=scene.shares_of(len(placement)),
@@ -276,36 +269,13 @@ def _run(
         worker.finish()
 
     world.run(program, lambda comm: method.server(Server(comm, body(comm))))
-    return _totals(world, placement)
-
-
-def _totals(world: World, placement: list[int]) -> _Totals:
-    ends = world.endpoints
-    nodes = {end.node: end for end in ends}
-    sent, received = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)
-    pairs: dict[tuple[int, int], float] = {}
-    for end in ends:
-        for peer, meter in end.meter.peers.items():
-            if peer >= 0 and meter.sent:
-                pair = end.node, ends[peer].node
-                pairs[pair] = pairs.get(pair, 0.0) + meter.sent
-                sent[pair[0]] += meter.sent
-                received[pair[1]] += meter.sent
-    return _Totals(
-        elapsed=world.elapsed,
-        busy={i: world.processors[i].busy_ns / 1e9 for i in nodes},
-        sent=sent,
-        received=received,
-        pairs=pairs,
-        phases=[end.meter.phases.seconds() for end in ends[: len(placement)]],
-        spans=world.spans or [],
-    )
+    return totals_of(world, placement)
 
 
 def _summed(
     scene: Scene,
-    few: _Totals,
-    many: _Totals,
+    few: Totals,
+    many: Totals,
     steps: int,
     named: tuple[str, dict[str, Any], str],
 ) -> Simulated:
@@ -319,7 +289,7 @@ def _summed(
     waits = [max(0.0, each.get("wait", 0.0)) for each in phases]
     exposed = min(waits)
     parts = _parts(scene, phases[waits.index(exposed)], exposed, size)
-    line = _line_time(scene.cluster, few, many, steps)
+    line = line_time(scene.cluster, few, many, steps)
     parts |= {"bandwidth": min(exposed, line), "latency": max(0.0, exposed - line)}
     sent = (sum(many.sent.values()) - sum(few.sent.values())) / steps
     samples = float(sum(scene.shares_of(size)))
@@ -333,8 +303,8 @@ def _summed(
         bytes_per_step=sent / size,
         waiting=sum(waits) / size / step,
         exposed=exposed,
-        joules_per_sample=_joules(scene, few, many, steps * samples),
-        price_per_sample=_price(scene.cluster, few, many, steps * samples),
+        joules_per_sample=joules_per_sample(scene.cluster, few, many, steps * samples),
+        price_per_sample=price_per_sample(scene.cluster, few, many, steps * samples),
         parts=parts,
         limit=max(parts, key=lambda part: parts[part]),
     )
@@ -353,50 +323,3 @@ def _parts(
         "selection and merging": own,
         "updating parameters": phases.get("apply", 0.0),
     }
-
-
-def _line_time(cluster: Cluster, few: _Totals, many: _Totals, steps: int) -> float:
-    """Seconds per step for which the busiest line on anybody's path carries bytes."""
-    wire, loads = Wire(cluster), {}
-    for pair, total in many.pairs.items():
-        nbytes = (total - few.pairs.get(pair, 0.0)) / steps
-        for line, rate in wire.links(*pair):
-            loads[line] = loads.get(line, 0.0) + nbytes / rate
-    return max(loads.values(), default=0.0)
-
-
-def _price(cluster: Cluster, few: _Totals, many: _Totals, samples: float) -> float | None:
-    """Per sample: hours of the nodes in use, and bytes from one site to another."""
-    nodes, sites = cluster.nodes, {site.name: site for site in cluster.sites}
-    prices = [nodes[i].price for i in many.busy]
-    if any(price is None for price in prices):
-        return None
-    total = (many.elapsed - few.elapsed) / 3600.0 * sum(price or 0.0 for price in prices)
-    for (src, dst), nbytes in many.pairs.items():
-        site = sites.get(nodes[src].site)
-        if site is not None and site.traffic_price and nodes[dst].site != site.name:
-            total += site.traffic_price * (nbytes - few.pairs.get((src, dst), 0.0)) / 1e9
-    return total / samples
-
-
-def _joules(scene: Scene, few: _Totals, many: _Totals, samples: float) -> float | None:
-    """Per sample, of the nodes in use, their idle time included."""
-    nodes = scene.cluster.nodes
-    if any(nodes[i].power_idle is None for i in many.busy):
-        return None
-    elapsed, total = many.elapsed - few.elapsed, 0.0
-    for index, node in ((i, nodes[i]) for i in many.busy):
-        busy = many.busy[index] - few.busy.get(index, 0.0)
-        moved = (
-            (many.sent[index] - few.sent.get(index, 0.0)) / node.egress,
-            (many.received[index] - few.received.get(index, 0.0)) / node.ingress,
-        )
-        total += _draw(node, elapsed, busy, max(moved))
-    return total / samples
-
-
-def _draw(node: Node, elapsed: float, busy: float, network: float) -> float:
-    assert node.power_idle is not None
-    assert node.power_busy is not None
-    joules = node.power_idle * (elapsed - busy) + node.power_busy * busy
-    return joules + (node.power_network or 0.0) * network
