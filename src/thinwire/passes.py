@@ -125,7 +125,7 @@ def coded_size(count: int, numel: int) -> int:
 
 
 def packed_size(count: int, numel: int) -> int:
-    """Bytes that gtopk's sets of so many entries occupy, unless told otherwise.
+    """Bytes that sparse sets of so many entries occupy, unless told otherwise.
 
     >>> packed_size(100, 100_000), packed_size(25_557, 25_557_032)
     (800, 138954)

@@ -27,7 +27,7 @@ def test_training_is_the_same_to_the_bit_and_sends_less(run_method, losses, size
 
 
 def test_auto_codes_large_sets_only(run_method, monkeypatch):
-    monkeypatch.setattr("thinwire.methods.gtopk.CODED_FROM", 60)
+    monkeypatch.setattr("thinwire.compress.coded.CODED_FROM", 60)
     sent = {
         (density, packing): run_method(
             GTopK(density=density, packing=packing), 2, task=Quadratic(dim=600), lr=0.01, steps=2

@@ -9,20 +9,17 @@ from typing import ClassVar, Literal
 import torch
 
 from thinwire.collectives import (
-    Plain,
     Sparse,
     gtopk_all_reduce,
     gtopk_all_reduce_conserving,
     traffic,
 )
 from thinwire.compress import accumulate_and_select, prepare
-from thinwire.compress._native import kernels
-from thinwire.compress.coded import Coded, check_packing
+from thinwire.compress.coded import check_packing, form_for, is_coded, prepare_coding
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
 from thinwire.methods.base import Method, Paper, Traits
-from thinwire.passes import CODED_FROM
 from thinwire.wire.base import Comm
 from thinwire.worker import Worker
 
@@ -91,7 +88,7 @@ class GTopK(Method):
     def sent_bytes(self, numel: int, size: int, steps: int) -> Sequence[int] | None:
         """See `Method`: not known beforehand where indices are coded."""
         kept = [num_warmed(self.density, t, self.warmup, numel) for t in range(steps)]
-        if any(map(self._coded, kept)):
+        if any(is_coded(self.packing, k) for k in kept):
             return None
         return traffic.added(traffic.gtopk_tree(size, k) for k in kept)
 
@@ -100,8 +97,7 @@ class GTopK(Method):
         numel = w.params.numel()
         memory = w.remember("memory", torch.zeros_like(w.params))
         prepare(memory)
-        if not memory.is_meta and self._coded(num_warmed(self.density, 0, self.warmup, numel)):
-            kernels()  # loaded now, not in the first step, which has the most entries
+        prepare_coding(self.packing, num_warmed(self.density, 0, self.warmup, numel), memory)
         for batch in w.batches():
             k = num_warmed(self.density, w.steps, self.warmup, numel)
             gradient = w.gradient(batch)
@@ -114,10 +110,6 @@ class GTopK(Method):
                 w.comm.spend(scatter_work(len(chosen)))
                 direction = chosen.add_into(gradient)
             w.apply(direction)
-
-    def _coded(self, k: int) -> bool:
-        """Whether sets of k entries are coded; k is equal on all ranks."""
-        return self.packing == "coded" or (self.packing == "auto" and k >= CODED_FROM)
 
     def exchange(
         self,
@@ -137,7 +129,7 @@ class GTopK(Method):
             memory: changed in place.
             meanwhile: called once while packets are on their way.
         """
-        form = Coded() if self._coded(k) else Plain()
+        form = form_for(self.packing, k)
         settings = {"work": merge_work, "form": form, "meanwhile": meanwhile}
         if self.losses == "kept":
             chosen, cut = gtopk_all_reduce_conserving(comm, own, k, **settings)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 
-import torch
-
-from thinwire.errors import InputError
-from thinwire.flat import Flat
-from thinwire.models import ModelTable, describe
+from thinwire.planner.of_task import load_of_task
 from thinwire.planner.simulate import Scene, simulate
-from thinwire.planner.timed import Load, load_of_table, paces_of
+from thinwire.planner.timed import paces_of
 from thinwire.run.experiment import Job
 from thinwire.tasks import Task
 
@@ -39,7 +35,7 @@ def foresee(job: Job, task: Task, patience: float = PATIENCE) -> dict[str, float
         Empty where it would take longer than that.
     """
     plan = job.plan(task.num_train)
-    load = _load(task)
+    load = load_of_task(task)
     work = 3.0 * task.flops_per_sample * job.train.batch
     nominal = [work / (node.flops * node.devices) for node in job.cluster.nodes]
     scene = Scene(
@@ -67,17 +63,3 @@ def foresee(job: Job, task: Task, patience: float = PATIENCE) -> dict[str, float
         "bytes_per_step": found.bytes_per_step,
         "waiting": found.waiting,
     }
-
-
-def _load(task: Task) -> Load:
-    """By the task's model; where it cannot be described, operations go by parameters."""
-    with torch.random.fork_rng(devices=[]):
-        model = task.model()
-    try:
-        table: ModelTable = describe(model, batch=1, inputs=task.train_data()[0][:1])
-        return load_of_table(table)
-    except InputError:
-        flat = Flat(model)
-        shares = tuple(layer.numel / flat.params_P.numel() for layer in flat.layers)
-        order = tuple(reversed(range(len(shares))))
-        return Load(layers=flat.layers, order=order, forward=shares, backward=shares)
