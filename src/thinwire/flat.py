@@ -5,13 +5,16 @@ Shape suffixes: P all parameters.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from thinwire.errors import InputError
 
@@ -175,6 +178,24 @@ class Flat:
                 return layer.name
         return None  # the sum alone has overflowed
 
+    @contextlib.contextmanager
+    def before_use(self, model: nn.Module, before: Callable[[int], None]) -> Iterator[None]:
+        """Within: call `before(index)` when a layer is first given to one of torch's functions.
+
+        For those that were not, and for all of a model with compiled or scripted parts, into which
+        nobody can look: in the order of `layers`, at the end and at the beginning.
+
+        Args:
+            model: whose forward pass is to come.
+            before: may block, and may write the layer's parameters; called once for each.
+        """
+        left = {id(param): index for index, param in enumerate(self._params)}
+        if not _is_eager(model):
+            _call_rest(left, before)
+        with _BeforeUse(left, before):
+            yield
+        _call_rest(left, before)
+
     def watch(self, on_layer: Callable[[int], None]) -> Callable[[], None]:
         """Call `on_layer(index)` as each layer's gradient is complete; returns how to stop.
 
@@ -190,6 +211,56 @@ class Flat:
                 handle.remove()
 
         return stop
+
+
+class _BeforeUse(TorchFunctionMode):
+    """Looks at what torch's functions are given. Modules can't tell: some use the parameters of
+    another without calling it, as attention does with its output projection.
+
+    Args:
+        left: indices by the identity of the parameter; taken out as they are called for.
+        before: called with an index.
+    """
+
+    def __init__(self, left: dict[int, int], before: Callable[[int], None]):
+        super().__init__()
+        self._left = left
+        self._before = before
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called for each function; within, no others are looked at."""
+        given = kwargs or {}
+        if self._left:
+            self._look(args)
+            self._look(given.values())
+        return func(*args, **given)
+
+    def _look(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                index = self._left.pop(id(value), None)
+                if index is not None:
+                    self._before(index)
+            elif isinstance(value, list | tuple):
+                self._look(value)
+
+
+def _call_rest(left: dict[int, int], before: Callable[[int], None]) -> None:
+    for param, index in list(left.items()):
+        del left[param]
+        before(index)
+
+
+def _is_eager(model: nn.Module) -> bool:
+    """Whether no module of it is compiled or scripted."""
+    return not any(
+        isinstance(module, torch.jit.ScriptModule)
+        or type(module).__name__ == "OptimizedModule"
+        or module._compiled_call_impl is not None
+        for module in model.modules()
+    )
 
 
 def _check(named: Sequence[tuple[str, nn.Parameter]]) -> None:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ __all__ = [
     "Batch",
     "Body",
     "Group",
+    "Layered",
     "Learner",
     "Optimizer",
     "Plan",
@@ -283,6 +284,21 @@ def step_work(params_P: torch.Tensor) -> Work:
     return Work(memory_bytes=nbytes, kind="step")
 
 
+@dataclass(frozen=True)
+class _Late:
+    """An update that is taken layer by layer.
+
+    Args:
+        direction: (P,).
+        wait: blocks until a layer of it is there.
+        left: layers that have not been stepped yet, in the order of the table.
+    """
+
+    direction: torch.Tensor
+    wait: Callable[[int], None]
+    left: dict[int, None]
+
+
 class Replica:
     """A model under training: parameters, gradient, optimizer, random state.
 
@@ -318,10 +334,14 @@ class Replica:
         self._order: list[int] | None = None
         self._inputs: Inputs | None = None
         self._shares: Sequence[float] = ()
+        self._late: _Late | None = None
+        self._by_layer: list[tuple[nn.Parameter, torch.optim.Optimizer]] = []
 
     @property
     def params(self) -> torch.Tensor:
-        """All parameters as one vector (P,), shared with the model; written in place."""
+        """All parameters as one vector (P,), shared with the model; written in place. Waits for
+        what `apply_late` has not done yet."""
+        self.wait_applied()
         return self.flat.params_P.data
 
     @property
@@ -353,7 +373,8 @@ class Replica:
 
         Args:
             batch: what to learn from.
-            before_layer: called with each layer's index in forward order; may wait.
+            before_layer: called with each layer's index before the forward pass uses it; may wait.
+                On the virtual cluster in the order of `layers`.
             on_layer: called with a layer's index and gradient (1-D view) as soon as it exists, in
                 backward order; may post, start and spend, never wait. It may write into the view.
                 It is given finite gradients only: who has been called for every layer knows that
@@ -373,7 +394,13 @@ class Replica:
     ) -> torch.Tensor:
         simulated, num_layers = self.comm.simulated, len(self.flat.layers)
         forward = self._flops * batch.size
-        self._forward(forward, before_layer)
+        begin = self._begin_layer(forward, before_layer)
+        if begin is None:
+            self.comm.spend(Work(flops=forward))
+        elif simulated or self.learner.timing_only:
+            for layer in range(num_layers):
+                begin(layer)
+            begin = None
         order: list[int] = []
         notify = order.append if simulated or on_layer is None else self._notify(on_layer, order)
         first = simulated and self._order is None
@@ -385,7 +412,7 @@ class Replica:
             stops.append(hook.remove)
         try:
             in_hooks = on_layer is not None and not simulated
-            loss = math.nan if self.learner.timing_only else self._backward(batch, in_hooks)
+            loss = math.nan if self.learner.timing_only else self._backward(batch, in_hooks, begin)
         finally:
             for stop in stops:
                 stop()
@@ -403,11 +430,23 @@ class Replica:
         if self._inputs is None:
             self._inputs = Inputs.of(args, kwargs)
 
-    def _backward(self, batch: Batch, in_hooks: bool) -> float:
-        """The loss; `in_hooks`: the gradients are looked at there, before they are given away."""
-        self.flat.clear_grad()
+    def _backward(self, batch: Batch, in_hooks: bool, begin: Callable[[int], None] | None) -> float:
+        """The loss.
+
+        Args:
+            batch: what to learn from.
+            in_hooks: the gradients are looked at there, before they are given away.
+            begin: called before the forward pass uses a layer.
+        """
+        if begin is None:
+            self.flat.clear_grad()
         with self._generators.active(), torch.enable_grad():
-            loss = self.learner.loss(self.model, batch.x, batch.y)
+            if begin is None:
+                loss = self.learner.loss(self.model, batch.x, batch.y)
+            else:
+                with self.flat.before_use(self.model, begin):
+                    loss = self.learner.loss(self.model, batch.x, batch.y)
+                self.flat.clear_grad()  # until here, an update may have waited in it
             if in_hooks:
                 self._check_loss(float(loss.detach()))
             loss.backward()
@@ -440,16 +479,24 @@ class Replica:
         place = self.flat.layers[layer]
         return self.flat.grad_P[place.start : place.stop]
 
-    def _forward(self, total: float, before_layer: Callable[[int], None] | None) -> None:
-        """The forward pass's time, each layer's in proportion to its parameters, after what comes
-        before it."""
-        if before_layer is None:
-            self.comm.spend(Work(flops=total))
-            return
+    def _begin_layer(
+        self, total: float, before_layer: Callable[[int], None] | None
+    ) -> Callable[[int], None] | None:
+        """What comes before a layer, then its part of the forward pass's time: that of the
+        operations, as far as they have been counted, or else of the parameters. None where nothing
+        comes before any."""
+        if before_layer is None and self._late is None:
+            return None
         numel = self.flat.params_P.numel()
-        for index, layer in enumerate(self.flat.layers):
-            before_layer(index)
-            self.comm.spend(Work(flops=total * layer.numel / numel))
+        shares = self._shares or [layer.numel / numel for layer in self.flat.layers]
+
+        def begin(layer: int) -> None:
+            self._catch_up(layer)
+            if before_layer is not None:
+                before_layer(layer)
+            self.comm.spend(Work(flops=total * shares[layer]))
+
+        return begin
 
     def _spend_backward(
         self,
@@ -499,28 +546,76 @@ class Replica:
         Raises:
             InputError: a vector of another size.
         """
+        self._check_shape(direction)
+        if self._by_layer:
+            raise InputError("apply() after wait_and_apply(): a program takes one of the two")
+        with self.comm.phase("apply"):
+            self._apply(direction)
+
+    def _check_shape(self, direction: torch.Tensor) -> None:
         params_P = self.flat.params_P
         if direction.shape != params_P.shape:
             raise InputError(
                 f"apply() was given a vector of {tuple(direction.shape)}; "
                 f"the model has {tuple(params_P.shape)}"
             )
-        with self.comm.phase("apply"):
-            self._apply(direction)
 
     def _apply(self, direction: torch.Tensor) -> None:
         params_P = self.flat.params_P
-        rule = self.plan.optimizer
-        if self.updates <= rule.warmup or rule.decay != "none":
-            rate = rule.rate(self.updates, min(1.0, self.done / self.plan.steps))
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+        self._set_rate([self.optimizer])
         if not self.learner.timing_only:
             params_P.grad = direction
             self.optimizer.step()
             params_P.grad = None
         self.updates += 1
         self.comm.spend(step_work(params_P))
+
+    def _set_rate(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        rule = self.plan.optimizer
+        if self.updates <= rule.warmup or rule.decay != "none":
+            rate = rule.rate(self.updates, min(1.0, self.done / self.plan.steps))
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+
+    def apply_late(self, direction: torch.Tensor, wait: Callable[[int], None]) -> None:
+        """See `Layered`. Each layer has an optimizer of its own, with its part of the state."""
+        self._check_shape(direction)
+        self.wait_applied()
+        if not self._by_layer:
+            if self.updates:
+                raise InputError("wait_and_apply() after apply(): a program takes one of the two")
+            self._by_layer = [self._optimizer_of(layer) for layer in self.flat.layers]
+        self._set_rate([optimizer for _, optimizer in self._by_layer])
+        self._late = _Late(direction, wait, dict.fromkeys(range(len(self.flat.layers))))
+        self.updates += 1
+
+    def _optimizer_of(self, layer: Layer) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+        param = nn.Parameter(self.flat.params_P.data[layer.start : layer.stop])
+        place = Layer(layer.name, 0, layer.numel, layer.shape)
+        return param, self.plan.optimizer.build(param, [place])
+
+    def wait_applied(self) -> None:
+        """See `Layered`."""
+        while self._late is not None:
+            self._catch_up(next(iter(self._late.left)))
+
+    def _catch_up(self, layer: int) -> None:
+        """Wait for a layer's part of the update, and take it, unless that has been done."""
+        late = self._late
+        if late is None or layer not in late.left:
+            return
+        late.wait(layer)
+        place, (param, optimizer) = self.flat.layers[layer], self._by_layer[layer]
+        with self.comm.phase("apply"):
+            if not self.learner.timing_only:
+                param.grad = late.direction[place.start : place.stop]
+                optimizer.step()
+                param.grad = None
+            self.comm.spend(step_work(param.data))
+        del late.left[layer]
+        if not late.left:
+            self._late = None
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """Test the model if an evaluation is due; costs no virtual time.
@@ -535,6 +630,7 @@ class Replica:
             return
         if self.learner.timing_only:
             return
+        self.wait_applied()
         self._last_eval, self._evaluated_at_update = steps, self.updates
         with self.comm.phase("evaluate"), self._generators.active(), torch.no_grad():
             accuracy, loss = self.learner.evaluate(self.model)
@@ -605,6 +701,20 @@ class Body(Trainee, Protocol):
 
     def log(self, values: dict[str, float]) -> None:
         """Put numbers into the run record."""
+        ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A `Body` that can step one layer after the other; the others step once for all."""
+
+    def apply_late(self, direction: torch.Tensor, wait: Callable[[int], None]) -> None:
+        """An optimizer step along (P,), each layer's when `wait(layer)` has returned: before the
+        next forward pass uses that layer, or before anybody else reads the parameters."""
+        ...
+
+    def wait_applied(self) -> None:
+        """Block until all of `apply_late` has been done."""
         ...
 
 
@@ -730,6 +840,35 @@ class Worker:
     def apply(self, direction: torch.Tensor) -> None:
         """See `Replica.apply`."""
         self.replica.apply(direction)
+
+    def wait_and_apply(self, direction: torch.Tensor, wait: Callable[[int], None]) -> None:
+        """As `apply`, while parts of the direction are still on their way. May block.
+
+        A replica waits for each layer's part, and steps that layer, only when the next forward pass
+        comes to it, so that what arrives late is hidden behind the layers before it. Whoever reads
+        `params` or tests the model before that waits, too. In somebody's own loop the optimizer
+        steps as a whole, so all of it is waited for here.
+
+        Args:
+            direction: gradient-like vector (P,); belongs to the update until that is done. The next
+                gradient may be written into it.
+            wait: blocks until a layer's part, given by its index, is there.
+
+        Raises:
+            InputError: a vector of another size, or `apply` was used before.
+        """
+        if isinstance(self.replica, Layered):
+            self.replica.apply_late(direction, wait)
+            return
+        for layer in range(len(self.layers)):
+            wait(layer)
+        self.apply(direction)
+
+    def wait_applied(self) -> None:
+        """Block until every update has been taken: at the end of a program that has used
+        `wait_and_apply`."""
+        if isinstance(self.replica, Layered):
+            self.replica.wait_applied()
 
     def evaluate(self, steps: int) -> None:
         """Test rank 0's model if an evaluation is due; for methods with `evaluate_at = "call"`.

@@ -100,3 +100,17 @@ def test_closed_forms_are_drawn_where_nothing_is_simulated(thinwire, tmp_path):
     assert "closed forms, phase by phase" in "".join(picture.itertext())
     classes = {path.get("class") for path in picture.iter("{http://www.w3.org/2000/svg}path")}
     assert classes == {"compute", "send", "wait"}
+
+
+def test_a_link_by_name_brings_its_rate_and_latency_and_says_whose_they_are(thinwire):
+    asked = ["plan", "--model", "resnet50", "--nodes", "4", "--no-simulate", "--link"]
+    code, out, err = thinwire(*asked, "1gbe-tcp")
+    assert code == 0, err
+    assert "1gbe-tcp: published rate" in " ".join(out.split())
+    assert "give a latency" not in " ".join(out.split())
+    code, out, _ = thinwire(*asked, "rdma-100g")
+    assert code == 0
+    assert "give a latency" in " ".join(out.split())  # nobody has published one
+    code, _, err = thinwire(*asked, "2gbe-tcp")
+    assert code == 2
+    assert "10gbe-tcp" in err

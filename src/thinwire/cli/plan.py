@@ -44,7 +44,10 @@ def plan(
         str, typer.Option("--cluster", "-c", help="A preset or a TOML file; or use --nodes.")
     ] = "",
     nodes: Annotated[int, typer.Option(help="Number of equal machines on one switch.")] = 0,
-    link: Annotated[str, typer.Option(help="Rate of each machine's link: 1gbit, 100 Mbit/s.")] = "",
+    link: Annotated[
+        str,
+        typer.Option(help="Each machine's link, a rate or a name: 1gbit, 100 Mbit/s, 10gbe-tcp."),
+    ] = "",
     latency: Annotated[str, typer.Option(help="One way: 0.1 ms.")] = "",
     params: Annotated[str, typer.Option(help="Parameters, instead of --model: 25.6M.")] = "",
     step_time: Annotated[

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thinwire.cluster import Cluster, load_cluster
+from thinwire.cluster import LINKS, Cluster, link_latency, link_rate, load_cluster
 from thinwire.errors import InputError
 from thinwire.planner import Plan, Scaled, Settings, Workload, make_workload, quick_cluster, scale
 from thinwire.planner import plan as make_plan
 from thinwire.planner.objective import Objective, make_objective
-from thinwire.units import parse_compute, parse_count, parse_rate, parse_time
+from thinwire.units import parse_compute, parse_count, parse_time
 
 if TYPE_CHECKING:
     from thinwire.models import ModelTable
@@ -201,17 +201,28 @@ def _understood(q: Question) -> Asked:
     else:
         cluster, assumptions = quick_cluster(
             q.nodes,
-            parse_rate(q.link),
-            latency=parse_time(q.latency) if q.latency else None,
+            link_rate(q.link),
+            latency=_latency(q),
             flops=parse_compute(q.device_flops) if q.device_flops else None,
             workload=workload,
         )
+        named = LINKS.get(q.link)
+        if named is not None and q.nodes > 1:
+            assumptions = (*assumptions, f"{q.link}: {named.rate_is} rate, {named.source}.")
     settings = Settings(density=q.density, accumulate=q.accumulate, every=q.every)
     samples = int(parse_count(q.samples)) if q.samples else None
     deadline = parse_time(q.deadline) if q.deadline else None
     aim = make_objective(cluster, q.target, samples, deadline)
     return Asked(workload=workload, cluster=cluster, settings=settings, aim=aim,
                  assumptions=assumptions, task=task)  # fmt: skip
+
+
+def _latency(q: Question) -> float | None:
+    """As given, else of a link by name, as far as that is known."""
+    if q.latency:
+        return link_latency(q.latency)
+    named = LINKS.get(q.link)
+    return None if named is None else named.latency
 
 
 def _check_cluster(q: Question) -> None:

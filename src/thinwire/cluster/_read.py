@@ -16,6 +16,7 @@ from thinwire.cluster._matrix import read_matrix
 from thinwire.cluster._paths import Paths
 from thinwire.cluster._price import parse_price, parse_traffic_price
 from thinwire.cluster._table import Source, Table, number_of, text_of, whole_of
+from thinwire.cluster.links import link_latency, link_rate
 from thinwire.cluster.spec import Cluster, Link, Node, Site
 from thinwire.cluster.trace import Trace
 from thinwire.errors import InputError
@@ -43,8 +44,8 @@ def _count(value: Any) -> int:
 _NODE_READERS: dict[str, Callable[[Any], Any]] = {
     "flops": parse_compute,
     "memory_rate": parse_rate,
-    "egress": parse_rate,
-    "ingress": parse_rate,
+    "egress": link_rate,
+    "ingress": link_rate,
     "devices": whole_of,
     "slowdown": number_of,
     "jitter": number_of,
@@ -122,7 +123,7 @@ def _cluster(top: Table) -> Cluster:
     nodes, tables, groups = _nodes(top)
     paths = Paths(nodes, groups | _members(sites, nodes))
     default_latency = top.need(
-        "latency", parse_time, 'latency is missing: add the one-way latency, latency = "0.3 ms"'
+        "latency", link_latency, 'latency is missing: add the one-way latency, latency = "0.3 ms"'
     )
     for key in ("rates", "latencies"):
         if (matrix := top.table(key)) is not None:
@@ -217,7 +218,7 @@ def _expand_link(table: Table) -> None:
     for key in ("egress", "ingress"):
         if key in table.items:
             table.fail(key, f"{key} beside link, which sets both: give link, or egress and ingress")
-    table.get("link", parse_rate, 0.0)
+    table.get("link", link_rate, 0.0)
     link = table.items.pop("link")
     table.items.update(egress=link, ingress=link)
 
@@ -283,7 +284,7 @@ def _link_entry(table: Table, paths: Paths) -> None:
     pairs = paths.between(sources, targets, both)
     if not pairs:
         table.fail("to", "the link joins no two different nodes")
-    for key, read in (("rate", parse_rate), ("latency", parse_time)):
+    for key, read in (("rate", link_rate), ("latency", link_latency)):
         if key in table.items:
             value = table.get(key, read, 0.0)
             line = line_of(table.source.lines, table.place(key))

@@ -3,6 +3,7 @@
 from thinwire.methods.alone import Alone
 from thinwire.methods.asgd import ASGD
 from thinwire.methods.base import Method, Paper, Traits
+from thinwire.methods.bytescheduler import ByteScheduler
 from thinwire.methods.dgc import DGC
 from thinwire.methods.gtopk import GTopK
 from thinwire.methods.lags import LAGS
@@ -24,6 +25,7 @@ __all__ = [
     "SSGD",
     "WFBP",
     "Alone",
+    "ByteScheduler",
     "GTopK",
     "LocalSGD",
     "Method",

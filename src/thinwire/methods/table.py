@@ -16,6 +16,7 @@ from thinwire.errors import InputError, nearest
 from thinwire.methods.alone import Alone
 from thinwire.methods.asgd import ASGD
 from thinwire.methods.base import Method
+from thinwire.methods.bytescheduler import ByteScheduler
 from thinwire.methods.dgc import DGC
 from thinwire.methods.gtopk import GTopK
 from thinwire.methods.lags import LAGS
@@ -34,6 +35,7 @@ T = TypeVar("T")
 METHODS: dict[str, type[Method]] = {
     "alone": Alone,
     "asgd": ASGD,
+    "bytescheduler": ByteScheduler,
     "dgc": DGC,
     "gtopk": GTopK,
     "lags": LAGS,
