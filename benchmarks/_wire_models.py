@@ -23,6 +23,14 @@ from thinwire.worker import Batch, Plan
 MLP = ((2048, 784), (2048,), (2048, 2048), (2048,), (10, 2048), (10,))
 """Two hidden layers: 5.8M parameters."""
 
+
+def mlp() -> nn.Module:
+    """The same as a module, for `thinwire probe`."""
+    return nn.Sequential(
+        nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+    )
+
+
 TURN = 1_000_003
 """Elements by which the gradient of a step is turned against that of the step before."""
 

@@ -88,13 +88,15 @@ SITUATIONS = (
 
 
 def probe(lab: Lab, folder: Path) -> Path:
-    """The cluster file that `thinwire probe` writes of a lab."""
+    """The cluster file that `thinwire probe` writes of a lab, of the model that is predicted."""
     target = folder / "cluster.toml"
-    command = [sys.executable, "-m", "thinwire", "probe", "-o", str(target), "--model", "resnet20"]
-    command += ["--batch", "4", "--threads", "1", "--seconds", "0.5", "--force"]
+    command = [sys.executable, "-m", "thinwire", "probe", "-o", str(target)]
+    command += ["--model", f"_wire_models:{MODEL}", "--batch", "4"]
+    command += ["--threads", "1", "--seconds", "0.5", "--force"]
     with open(folder / "probe.log", "wb") as log:
-        processes = lab.start(command, env={"OMP_NUM_THREADS": "1"}, stdout=log.fileno(),
-                              stderr=log.fileno())  # fmt: skip
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        processes = lab.start(command, env=env, stdout=log.fileno(), stderr=log.fileno())
         for process in processes:
             process.wait(timeout=180)
     if not target.exists():
