@@ -20,6 +20,7 @@ from thinwire.methods import METHODS, SSGD, LocalSGD, Method
 LOSSLESS = {
     "alone": {},
     "asgd": {},
+    "bytescheduler": {"partition": 40},
     "dgc": {"dense_below": 10**9},
     "gtopk": {"density": 1.0},
     "lags": {"density": 1.0},

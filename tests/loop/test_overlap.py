@@ -20,6 +20,7 @@ from thinwire.wire.sockets import SocketComm
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("wfbp", {}),
     ("wfbp", {"groups": "buckets", "bucket_bytes": 200}),
+    ("bytescheduler", {"partition": 100, "credit": 200}),
     ("lags", {"density": 0.1, "dense_below": 20}),
 ]
 
@@ -282,7 +283,7 @@ def test_micro_batches_are_sent_once_a_step(both: list[Any]):
             for part in range(parts):
                 (loss_of(model, rank, 3 * step + part) / 6).backward()
         optimizer.step()
-    for name, settings in METHODS[:2]:
+    for name, settings in METHODS[:3]:
         torch.testing.assert_close(
             torch.tensor(first[f"{name} {settings}"]), torch.tensor(flat(model)),
             rtol=1e-5, atol=1e-6,

@@ -33,6 +33,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("wfbp", {}),
     ("wfbp", {"groups": "buckets", "bucket_bytes": 2000}),
     ("wfbp", {"groups": "one"}),
+    ("bytescheduler", {"partition": 1000, "credit": 2000}),
     ("lags", {"density": 0.02}),
     ("lags", {"density": 0.02, "dense_below": 0, "merge": 0, "delta_every": 3}),
 ]

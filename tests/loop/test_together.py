@@ -30,6 +30,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("localsgd", {"every": 3}),
     ("wfbp", {}),
     ("wfbp", {"groups": "merged"}),
+    ("bytescheduler", {"partition": 100, "credit": 200}),
     ("lags", {"density": 0.2, "dense_below": 20}),
     ("asgd", {}),
 ]

@@ -14,6 +14,7 @@ from thinwire.testing.toys import Moons
 PREPARES = {
     "alone": set(),
     "asgd": set(),
+    "bytescheduler": set(),
     "dgc": {"select", "merge"},
     "gtopk": {"select", "merge"},
     "lags": {"select"},  # the merging is its tasks'

@@ -57,6 +57,8 @@ CASES = [
     Case("wfbp", {}),
     Case("wfbp", {"groups": "buckets", "bucket_bytes": 300, "at_once": 2}, DropoutMoons),
     Case("wfbp", {"groups": "one"}, Moons, "by_speed"),
+    Case("bytescheduler", {}),
+    Case("bytescheduler", {"partition": 100, "credit": 300}, DropoutMoons, "by_speed"),
     Case("lags", {"density": 0.05, "dense_below": 33}),
     Case("lags", {"density": 0.05, "dense_below": 0, "merge": 0}, DropoutMoons, "by_speed"),
     Case("localsgd", {"every": 3, "pace": "equal"}),

@@ -160,6 +160,8 @@ class World:
         return next((comm for comm, fiber in self._programs.items() if fiber.running), None)
 
     def _resume(self, comm: VirtualComm, fiber: Fiber, value: Any) -> None:
+        if comm not in self._programs:
+            return  # ended with its endpoint's crash, while something was on its way to it
         try:
             fiber.resume(value)
         except InjectedCrash as crash:
