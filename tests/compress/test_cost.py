@@ -15,7 +15,14 @@ K = 10_000
 @pytest.mark.parametrize(
     ("method", "works"),
     [
-        ("topk", [cost.selection_work(PARAMS), cost.scatter_work(SIZE * K)]),
+        (
+            "topk",
+            [
+                cost.selection_work(PARAMS),
+                *[cost.code_work(K)] * SIZE,  # K are enough to be coded: one written, others read
+                cost.scatter_work(SIZE * K),
+            ],
+        ),
         (
             "gtopk",
             [
