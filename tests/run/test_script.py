@@ -45,7 +45,8 @@ for name, settings in CASES:
         torch.nn.Dropout(0.2), torch.nn.Linear(24, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    overlapped = name in ("wfbp", "bytescheduler", "lags")  # these send during backward, before any clipping
+    # These send during backward, before any clipping.
+    overlapped = name in ("wfbp", "bytescheduler", "lags")
     more = {"accumulate": 2} if overlapped else {}
     model, optimizer = tw.distribute(model, optimizer, method=name, **settings, **more)
     for step in range(7 - tw.rank()):  # of unequal length
