@@ -342,7 +342,11 @@ def test_a_launcher_that_is_stopped_takes_its_hosts_with_it(fake, tmp_path, numb
             assert time.monotonic() < until
             threading.Event().wait(0.05)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60.0)
+        try:
+            _, err = process.communicate(timeout=60.0)
+        except subprocess.TimeoutExpired:  # where signals are ignored: fail, don't wait for ever
+            process.kill()
+            raise
     assert process.returncode == code
     if number != signal.SIGKILL:
         assert "interrupted: ending all hosts" in err
