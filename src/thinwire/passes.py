@@ -24,6 +24,7 @@ __all__ = [
     "code_bytes",
     "coded_size",
     "merge_bytes",
+    "packed_code_bytes",
     "packed_size",
     "scatter_bytes",
     "selection_bytes",
@@ -131,6 +132,15 @@ def packed_size(count: int, numel: int) -> int:
     (800, 138954)
     """
     return _VALUE * count + coded_size(count, numel) if count >= CODED_FROM else _ENTRY * count
+
+
+def packed_code_bytes(count: int) -> float:
+    """`code_bytes` of a set, where `packed_size` has it coded.
+
+    >>> packed_code_bytes(100), packed_code_bytes(25_557) == code_bytes(25_557)
+    (0.0, True)
+    """
+    return code_bytes(count) if count >= CODED_FROM else 0.0
 
 
 def step_bytes(numel: int, itemsize: int = _VALUE) -> float:

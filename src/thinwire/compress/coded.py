@@ -8,7 +8,7 @@ agreed about it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -28,9 +28,9 @@ Packing: TypeAlias = Literal["auto", "coded", "plain"]
 
 
 def check_packing(packing: str) -> None:
-    """Reject what is none of "auto", "coded" and "plain"."""
-    if packing not in ("auto", "coded", "plain"):
-        raise InputError(f"packing = {packing!r}; valid: auto, coded, plain")
+    """Reject what is none of `Packing`."""
+    if packing not in get_args(Packing):
+        raise InputError(f"packing = {packing!r}; valid: {', '.join(get_args(Packing))}")
 
 
 def is_coded(packing: Packing, count: int) -> bool:

@@ -13,7 +13,7 @@ import torch
 from thinwire.collectives import Form, Sparse, all_gather_sparse, sum_sparse
 from thinwire.collectives.sparse import index_dtype
 from thinwire.compress import accumulate_and_select, num_kept, prepare
-from thinwire.compress.coded import check_packing, form_for, prepare_coding
+from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import momentum_work, scatter_work, selection_work
 from thinwire.compress.sampled import select_sampled
 from thinwire.compress.values import finite_flat
@@ -74,7 +74,7 @@ class DGC(Method):
     scope: Literal["layer", "model"] = "layer"
     dense_below: int = 256
     select: Literal["exact", "sampled"] = "exact"
-    packing: Literal["auto", "coded", "plain"] = "auto"
+    packing: Packing = "auto"
 
     paper: ClassVar[Paper | None] = Paper(
         authors="Lin, Han, Mao, Wang and Dally",

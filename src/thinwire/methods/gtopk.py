@@ -15,7 +15,7 @@ from thinwire.collectives import (
     traffic,
 )
 from thinwire.compress import accumulate_and_select, prepare
-from thinwire.compress.coded import check_packing, form_for, is_coded, prepare_coding
+from thinwire.compress.coded import Packing, check_packing, form_for, is_coded, prepare_coding
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
@@ -60,7 +60,7 @@ class GTopK(Method):
     density: float = 0.01
     warmup: int = 0
     losses: Literal["paper", "kept"] = "paper"
-    packing: Literal["auto", "coded", "plain"] = "auto"
+    packing: Packing = "auto"
 
     paper: ClassVar[Paper | None] = Paper(
         authors="Shi, Wang, Zhao, Tang, Wang, Huang and Chu",

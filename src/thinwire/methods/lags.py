@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -14,7 +14,7 @@ from thinwire import collectives
 from thinwire.collectives import Sparse, all_gather_sparse, sum_sparse
 from thinwire.collectives.sparse import index_dtype
 from thinwire.compress import accumulate_and_select, num_kept, prepare
-from thinwire.compress.coded import check_packing, form_for, prepare_coding
+from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.compress.topk import check_density
 from thinwire.errors import InputError
@@ -90,7 +90,7 @@ class LAGS(Method):
     adaptive: bool = False
     dense_below: int = 256
     merge: int = 8192
-    packing: Literal["auto", "coded", "plain"] = "auto"
+    packing: Packing = "auto"
     delta_every: int = 0
 
     paper: ClassVar[Paper | None] = Paper(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from thinwire.collectives.oktopk import (
     oktopk_all_reduce,
 )
 from thinwire.compress import accumulate_above, accumulate_and_select, prepare
-from thinwire.compress.coded import check_packing, form_for, prepare_coding
+from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import merge_work, scan_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.errors import InputError
@@ -65,7 +65,7 @@ class OkTopk(Method):
     warmup: int = 0
     estimate_every: int = 32
     balance_every: int = 64
-    packing: Literal["auto", "coded", "plain"] = "auto"
+    packing: Packing = "auto"
 
     paper: ClassVar[Paper | None] = Paper(
         authors="Li and Hoefler",

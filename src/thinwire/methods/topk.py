@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 from thinwire.collectives import all_gather_sparse, sum_sparse, traffic
 from thinwire.compress import accumulate_and_select, prepare
-from thinwire.compress.coded import check_packing, form_for, is_coded, prepare_coding
+from thinwire.compress.coded import Packing, check_packing, form_for, is_coded, prepare_coding
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
 from thinwire.methods.base import Method, Paper, Traits
@@ -46,7 +46,7 @@ class TopK(Method):
 
     density: float = 0.01
     warmup: int = 0
-    packing: Literal["auto", "coded", "plain"] = "auto"
+    packing: Packing = "auto"
 
     paper: ClassVar[Paper | None] = Paper(
         authors="Aji and Heafield",

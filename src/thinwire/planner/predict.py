@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Literal
 
 from thinwire.errors import InputError
 from thinwire.passes import (
-    CODED_FROM,
-    code_bytes,
     merge_bytes,
+    packed_code_bytes,
     packed_size,
     scatter_bytes,
     selection_bytes,
@@ -227,7 +226,7 @@ def _topk(
         "select": selection_bytes(workload.num_params),
         "scatter": scatter_bytes(k * size),
         # One's own set is written, all others are read.
-        "code": code_bytes(k) * size if k >= CODED_FROM and size > 1 else 0.0,
+        "code": packed_code_bytes(k) * size if size > 1 else 0.0,
     }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("topk", _label("topk", settings), float(sum(batches)), compute, overhead,
@@ -244,14 +243,13 @@ def _gtopk(
     batches: Sequence[int],
 ) -> _Raw:
     k, numel = num_kept(settings.density, workload.num_params), workload.num_params
-    coded = k >= CODED_FROM
     merges = (len(times) - 1).bit_length()
     moved = {
         "select": selection_bytes(numel),
         "merge": merge_bytes(2 * k) * merges,
         "scatter": scatter_bytes(k),
         # Written and read again at each merge, and once more for the result.
-        "code": 2 * code_bytes(k) * (merges + 1) if coded and merges else 0.0,
+        "code": 2 * packed_code_bytes(k) * (merges + 1) if merges else 0.0,
     }
     compute, overhead = _critical(workload, cluster, times, batches, moved)
     return _Raw("gtopk", _label("gtopk", settings), float(sum(batches)), compute, overhead,

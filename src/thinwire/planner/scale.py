@@ -10,9 +10,8 @@ import numpy as np
 
 from thinwire.errors import InputError, nearest
 from thinwire.passes import (
-    CODED_FROM,
-    code_bytes,
     merge_bytes,
+    packed_code_bytes,
     packed_size,
     scatter_bytes,
     selection_bytes,
@@ -133,7 +132,7 @@ def _topk(job: _Job) -> Steps:
     k = num_kept(job.settings.density, numel)
     rounds = all_gather(job.size, packed_size(k, numel))
     legs, total, fleet = job.fleet.legs(rounds), _bytes_of(rounds), job.fleet
-    code = fleet.seconds({"code": code_bytes(k) if k >= CODED_FROM and job.size > 1 else 0.0})
+    code = fleet.seconds({"code": packed_code_bytes(k) if job.size > 1 else 0.0})
     before = job.compute + fleet.seconds({"select": selection_bytes(numel)}) + code
     after = fleet.seconds({"scatter": scatter_bytes(k * job.size)}) + job.apply
     after += (job.size - 1) * code  # reading all others' sets
@@ -149,7 +148,7 @@ def _gtopk(job: _Job) -> Steps:
     k = num_kept(job.settings.density, numel)
     rounds = gtopk_tree(job.size, packed_size(k, numel))
     fleet, up = job.fleet, len(rounds) // 2
-    code = fleet.seconds({"code": code_bytes(k) if k >= CODED_FROM else 0.0})
+    code = fleet.seconds({"code": packed_code_bytes(k)})
     legs, total = fleet.legs(rounds), _bytes_of(rounds)
     before = job.compute + fleet.seconds({"select": selection_bytes(numel)})
     merging = fleet.seconds({"merge": merge_bytes(2 * k)}) + code
