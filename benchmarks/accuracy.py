@@ -54,7 +54,7 @@ def planned(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job
         "train.momentum": 0.0 if name == "dgc" else 0.9,  # dgc's is its own
         "train.batch": options.batch,
         "train.epochs": options.epochs,
-        "train.evals": max(3, round(options.epochs)),
+        "train.evals": max(3, options.evals or round(options.epochs)),
         "train.threads": 1,
         "train.warmup": round(steps * options.warmup / 2),
         "train.decay": options.decay,
@@ -170,6 +170,7 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, default=4, help="epochs; half as many for the rate")
     parser.add_argument("--batch", type=int, default=4, help="per worker")
     parser.add_argument("--epochs", type=float, default=16)
+    parser.add_argument("--evals", type=int, help="evaluations of a run; default: one an epoch")
     parser.add_argument("--decay", default="cosine", choices=("none", "linear", "cosine"))
     parser.add_argument("--train-limit", type=int, default=10000)
     parser.add_argument("--rates", default=RATES, help=f"tried by every method; default: {RATES}")

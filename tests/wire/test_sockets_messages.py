@@ -357,7 +357,6 @@ def test_a_packet_that_comes_between_two_looks_is_found():
         def drive_then_deliver(waiter, until):
             drive(waiter, until)
             station.gone[1] = "finished"  # nothing more can come
-            waiter.peek = None
             lock = comm._loop.lock
 
             class Late:

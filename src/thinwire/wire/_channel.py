@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import select
 import socket
 import struct
 from collections import deque
@@ -18,8 +19,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from thinwire.errors import InputError
 from thinwire.wire._loop import Loop
 from thinwire.wire._outbox import Outbox, Soon
 from thinwire.wire.base import Posted
@@ -34,6 +37,7 @@ __all__ = [
     "Channel",
     "encode",
     "encode_packet",
+    "head_of",
     "tune",
 ]
 
@@ -51,6 +55,8 @@ every frame would wake it, and take a core from the training beside it."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 4}
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _SILENCE = 15.0
+_CLOSED = "died without a goodbye: its connection closed"
+_SILENT = "no longer answers: its host or the link to it was lost"
 _SIOCOUTQ = 0x5411
 
 
@@ -59,11 +65,16 @@ def encode(kind: int, src: int, dst: int, payload: bytes) -> list[bytes | memory
     return [_PREFIX.pack(kind, 0, len(payload), src, dst) + payload]
 
 
+def head_of(src: int, dst: int, key: bytes) -> bytes:
+    """What the frame of a packet of one buffer begins with."""
+    return _PREFIX.pack(PACKET, 1, len(key), src, dst) + key
+
+
 def encode_packet(src: int, dst: int, key: bytes, packet: Packet) -> list[bytes | memoryview]:
     """The pieces of a packet's frame, in order; pieces of a small one are joined."""
     small = packet.small(_JOIN)
     if small is not None:
-        return [_PREFIX.pack(PACKET, 1, len(key), src, dst) + key + small]
+        return [head_of(src, dst, key) + small]
     frames = packet.frames()
     num_buffers = len(frames) - 1
     prefix = _PREFIX.pack(PACKET, num_buffers, len(key), src, dst)
@@ -99,12 +110,12 @@ class Channel:
         sock: connected and tuned.
         came: called with (src, dst, key, packet) for each packet that came.
         told: called with (channel, kind, src, payload) for each control frame.
+        lost: called with (channel, how) when the connection is of no more use.
         loop: polls the connection.
         soon: see `Outbox`.
 
     Attributes:
         open: whether bytes can still go.
-        unreachable: whether it ended because the other host does not answer.
         leaving: whether the peer has said that it will close.
         acked: whether the peer knows that we will close.
         last_heard: `time.monotonic()` of the last byte that came.
@@ -117,19 +128,20 @@ class Channel:
         sock: socket.socket,
         came: Callable[[int, int, bytes, Packet], None],
         told: Callable[[Channel, int, int, bytes], None],
+        lost: Callable[[Channel, str], None],
         loop: Loop,
         soon: Soon,
     ):
         self.peer = peer
         self.sock = sock
         self.open = True
-        self.unreachable = False
         self.leaving = False
         self.acked = False
         self.last_heard = monotonic()
         self.queued = 0
         self._came = came
         self._told = told
+        self._lost = lost
         self._loop = loop
         self._blocked = False
         self.outbox = Outbox(self._emit, loop, soon)
@@ -211,10 +223,37 @@ class Channel:
 
     # In.
 
-    def receive(self) -> bool:
-        """Read what has come and deliver its frames; False at the end of the connection."""
+    def handle(self, mask: int) -> None:
+        """Read and write what can be, as the poll says."""
+        if mask & select.POLLOUT:
+            self.outbox.flush()
+        if mask & ~select.POLLOUT and self.open:  # to be read, or an error to be learned of
+            self._receive()
+
+    def look(self, head: bytes) -> Packet | None:
+        """Read what has come without waiting for it. A packet that came alone and small, in a frame
+        that begins with `head`, is returned; anything else is delivered."""
+        if self._end or self._arriving is not None:  # in the midst of a frame
+            self._receive()
+            return None
+        try:
+            came = self.sock.recv_into(self._stage)
+        except OSError:
+            return None  # nothing there; of a loss the poll tells
+        stage, at = self._stage, len(head)
+        if came >= at + SMALL_HEAD and stage.startswith(head):
+            packet = Packet.read_small(stage, at, came)
+            if packet is not None and at + 8 + packet.nbytes == came:
+                self.last_heard = monotonic()
+                return packet
+        if came:  # of the end the poll tells, too
+            self._take_in(came)
+        return None
+
+    def _receive(self) -> None:
+        """Read what has come and deliver its frames."""
         budget = _BUDGET
-        while budget > 0:
+        while budget > 0 and self.open:
             try:
                 if self._todo:
                     room = sum(map(len, self._todo)) + _STAGE
@@ -223,26 +262,34 @@ class Channel:
                     room = _STAGE - self._end
                     came = self.sock.recv_into(self._view[self._end :] if self._end else self._view)
             except BlockingIOError:
-                return True
+                return
             except OSError as error:
-                self.unreachable = error.errno in _UNREACHABLE
-                return False
+                self._lost(self, _SILENT if error.errno in _UNREACHABLE else _CLOSED)
+                return
             if came == 0:
-                return False
-            self.last_heard = monotonic()
+                self._lost(self, _CLOSED)
+                return
+            self._take_in(came)
             budget -= came
+            if came < room:
+                return
+
+    def _take_in(self, came: int) -> None:
+        """Deliver the frames that are whole now that so many bytes have come."""
+        self.last_heard = monotonic()
+        try:
             self._end += came if self._arriving is None else self._fill(came)
             while self._end - self._start >= _PREFIX.size and self._parse():
                 pass
-            if self._start == self._end:
-                self._start = self._end = 0
-            else:
-                self._compact()
-            if self._todo or self._wake > 1:
-                self._wake_at(max(1, sum(map(len, self._todo))))
-            if came < room:
-                return True
-        return True
+        except (InputError, msgspec.MsgspecError) as error:
+            self._lost(self, f"sent what cannot be read ({error})")
+            return
+        if self._start == self._end:
+            self._start = self._end = 0
+        else:
+            self._compact()
+        if (self._todo or self._wake > 1) and self.open:
+            self._wake_at(max(1, sum(map(len, self._todo))))
 
     def _wake_at(self, due: int) -> None:
         """Wake for no fewer bytes than these, or than are worth it."""
@@ -322,8 +369,13 @@ class Channel:
 
     # The end.
 
-    def silent(self) -> bool:
-        """Whether the other host has stopped answering, while something is on its way to it.
+    def check(self) -> None:
+        """Give the connection up if the other host has stopped answering."""
+        if self.open and self._silent():
+            self._lost(self, _SILENT)
+
+    def _silent(self) -> bool:
+        """Whether it has, while something is on its way to it.
 
         An idle connection is watched by the kernel (keepalive). With data in flight the kernel
         would try for a quarter of an hour, and TCP_USER_TIMEOUT would also kill a peer that is

@@ -19,13 +19,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from thinwire.fibers import Fiber, pause
 from thinwire.wire._poller import Poller, Waker
 from thinwire.wire.base import Arrival, Tag
 
 __all__ = ["Loop", "Timer", "Waiter"]
+
+Found = TypeVar("Found")
 
 SPIN = 200e-6
 """Seconds that a program polls before it sleeps, if its last wait was a short one. Sleeping and
@@ -44,10 +46,9 @@ class Waiter:
     Attributes:
         found: what it was waiting for, if that was handed over directly: source, packet, time.
         given: whether that has been taken.
-        peek: reads the connection from which that will come, when it comes from one.
     """
 
-    __slots__ = ("fiber", "found", "given", "loop", "peek", "ready", "src")
+    __slots__ = ("fiber", "found", "given", "loop", "ready", "src")
 
     def __init__(self, loop: Loop, src: int = -1):
         self.loop = loop
@@ -55,7 +56,6 @@ class Waiter:
         self.ready = False
         self.found: Any = None
         self.given = False
-        self.peek: Callable[[int], None] | None = None
         self.fiber: Fiber | None = None
 
     def take(self, tag: Tag) -> Arrival:
@@ -260,8 +260,7 @@ class Loop:
 
     def drive(self, waiter: Waiter, until: float) -> None:
         """`block` for the program's own thread: it turns the wheel itself."""
-        self._episode += 1
-        self._driving = True
+        self._begin_turn()
         began = now = time.monotonic()
         try:
             if self._short_waits:
@@ -279,29 +278,61 @@ class Loop:
                     return
         finally:
             self._short_waits = now - began < 2 * SPIN
-            self._driving = False
-            if self._resting:
-                self._comm_waker.signal()
+            self._end_turn()
+
+    def watch(self, look: Callable[[], Found | None]) -> Found | None:
+        """Look for a moment, without sleeping, if the program's last wait was a short one.
+
+        What comes is worth most while it is fresh, so that nothing is prepared here for a wait
+        that has to sleep: who finds nothing goes on to `block`.
+
+        Args:
+            look: called with the lock held.
+        """
+        if not self._short_waits or self.on_comm_thread():
+            return None
+        self._begin_turn()
+        lock, until, looks = self.lock, time.monotonic() + SPIN, 0
+        try:
+            while True:
+                with lock:
+                    found = look()
+                if found is not None:
+                    return found
+                looks += 1
+                if not looks % 8:
+                    ready = self._program_poll.poll_now()
+                    if ready:
+                        self._handle(ready, None)
+                if time.monotonic() >= until:
+                    self._short_waits = False
+                    return None
+                _give_way()
+        finally:
+            self._end_turn()
 
     def _spin(self, waiter: Waiter, until: float) -> float:
-        """Look without sleeping, mostly at the connection that is waited for; returns the time.
+        """Look without sleeping until then; returns the time.
 
         A signal's interrupt and the timers are for the wait after this one: it is a short while.
         """
-        lock, peek, looks = self.lock, waiter.peek, 0
         while True:
-            looks += 1
-            if peek is not None and looks % 8:
-                with lock:
-                    peek(select.POLLIN)
-            else:
-                ready = self._program_poll.poll_now()
-                if ready:
-                    self._handle(ready, None)
+            ready = self._program_poll.poll_now()
+            if ready:
+                self._handle(ready, None)
             now = time.monotonic()
             if waiter.ready or now >= until:
                 return now
             _give_way()
+
+    def _begin_turn(self) -> None:
+        self._episode += 1
+        self._driving = True
+
+    def _end_turn(self) -> None:
+        self._driving = False
+        if self._resting:
+            self._comm_waker.signal()
 
     def _handle(self, ready: list[tuple[int, int]], waker: Waker | None) -> bool:
         """Read and write what can be; returns whether the waker was used. Without one it stays as

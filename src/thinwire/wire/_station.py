@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 
 import msgspec
 
 from thinwire.errors import (
     DeadlockError,
-    InputError,
     PeerDiedError,
     PeerFinishedError,
     ThinwireError,
@@ -32,9 +29,6 @@ from thinwire.wire.rendezvous import Meeting
 __all__ = ["Endpoint", "Loss", "Station"]
 
 HEALTH_EVERY = 2.0
-
-_CLOSED = "died without a goodbye: its connection closed"
-_SILENT = "no longer answers: its host or the link to it was lost"
 
 
 class Endpoint:
@@ -95,7 +89,6 @@ class Station:
         loss: the first death, under strict losses.
         broken: what a program of this process raised that nobody waits for.
         away: by endpoint of another process: the connection to it.
-        handlers: by process: read and write its connection, as far as that goes.
         waiters: of no endpoint: woken at every change of who is here.
         forgotten: whether this is a forked child's copy, which must not be used.
     """
@@ -119,7 +112,7 @@ class Station:
         self._local = {rank: Outbox(self._emit_local, self.loop, soon) for rank in here}
         self._names = meeting.names
         self.channels = {
-            peer: Channel(peer, sock, self._came, self._told, self.loop, soon)
+            peer: Channel(peer, sock, self._came, self._told, self._lost, self.loop, soon)
             for peer, sock in meeting.sockets.items()
         }
         self.away = {
@@ -127,9 +120,8 @@ class Station:
             for dst in range(self.num_endpoints)
             if dst not in self.endpoints
         }
-        self.handlers = {peer: self._handler(channel) for peer, channel in self.channels.items()}
-        for peer, channel in self.channels.items():
-            self.loop.register(channel.sock.fileno(), self.handlers[peer])
+        for channel in self.channels.values():
+            self.loop.register(channel.sock.fileno(), channel.handle)
         if self.channels:
             self.loop.after(HEALTH_EVERY, self._check_health)
         _stations.add(self)
@@ -222,21 +214,6 @@ class Station:
 
     # In.
 
-    def _handler(self, channel: Channel) -> Callable[[int], None]:
-        def handle(mask: int) -> None:
-            if mask & select.POLLOUT:
-                channel.outbox.flush()
-            if mask & ~select.POLLOUT and channel.open:  # to be read, or an error to be learned of
-                try:
-                    alive = channel.receive()
-                except (InputError, msgspec.MsgspecError) as error:
-                    self._lost(channel, f"sent what cannot be read ({error})")
-                    return
-                if not alive:
-                    self._lost(channel, _SILENT if channel.unreachable else _CLOSED)
-
-        return handle
-
     def _came(self, src: int, dst: int, key: bytes, packet: Packet) -> None:
         endpoint = self.endpoints[dst]
         counter = endpoint.meter.peers[src]
@@ -296,6 +273,30 @@ class Station:
                 raise DeadlockError(f"{self.name(endpoint.rank)} is alone and waits for a message")
             return None
         return self._departure(endpoint, src, tag)
+
+    def look(
+        self, channel: Channel, endpoint: Endpoint, src: int, key: bytes, head: bytes
+    ) -> tuple[int, Packet, float] | None:
+        """What has come on a connection for a wait that nobody else knows of yet.
+
+        Args:
+            channel: on which it comes.
+            endpoint: who waits.
+            src: for whom, another process's.
+            key: for what.
+            head: `head_of` it.
+        """
+        if key in endpoint.boxes:  # read by the other thread
+            found = endpoint.take(src, key)
+            if found is not None:
+                return found
+        packet = channel.look(head)
+        if packet is None:
+            return None
+        counter = endpoint.meter.peers[src]
+        counter.received += packet.nbytes
+        counter.messages_received += 1
+        return src, packet, time.monotonic() - self.began
 
     def _raise_loss(self, endpoint: Endpoint, src: int, tag: Tag) -> None:
         where = (
@@ -393,8 +394,7 @@ class Station:
 
     def _check_health(self) -> None:
         for channel in self.channels.values():
-            if channel.open and channel.silent():
-                self._lost(channel, _SILENT)
+            channel.check()
         self.loop.after(HEALTH_EVERY, self._check_health)
 
     def close(self) -> None:

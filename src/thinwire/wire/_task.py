@@ -21,7 +21,7 @@ from thinwire.wire.base import Comm, Task, Work
 from thinwire.wire.faults import FaultPlan
 
 if TYPE_CHECKING:
-    from thinwire.wire.sockets import SocketComm
+    from thinwire.wire._socket_comm import SocketComm
 
 __all__ = ["Run", "SocketTask"]
 
