@@ -13,7 +13,7 @@ from torch import nn
 
 from thinwire.errors import InputError
 from thinwire.flat import Flat, Layer
-from thinwire.optim import LAMB, LARS, scale_lr, trust_ratio
+from thinwire.optim import LAMB, LARS, FlatSGD, scale_lr, trust_ratio
 from thinwire.testing.toys import Moons
 
 STEPS = 6
@@ -250,3 +250,31 @@ def test_a_sparse_gradient_is_refused():
     param.grad = torch.eye(3).to_sparse()
     with pytest.raises(InputError, match="sparse gradient"):
         LARS([param], lr=0.1).step()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_flat_sgd_is_torchs_to_the_bit_also_after_a_load(momentum, weight_decay):
+    start, settings = torch.randn(50), {"momentum": momentum, "weight_decay": weight_decay}
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    flat = FlatSGD([ours], lr=0.1, **settings)
+    torchs = torch.optim.SGD([theirs], lr=0.1, **settings)
+    for step in range(6):
+        if step == 3:
+            kept = copy.deepcopy(flat.state_dict())
+            flat = FlatSGD([ours], lr=0.5, **settings)
+            flat.load_state_dict(kept)
+        gradient = torch.randn(50)
+        ours.grad, theirs.grad = gradient, gradient.clone()
+        flat.step()
+        torchs.step()
+        assert torch.equal(ours, theirs)
+        assert torch.equal(ours.grad, theirs.grad)
+    ours.grad = None
+    flat.step()
+    assert torch.equal(ours, theirs)
+
+
+def test_flat_sgd_refuses_a_closure():
+    with pytest.raises(InputError, match="closure"):
+        FlatSGD([nn.Parameter(torch.zeros(2))], lr=0.1).step(lambda: 1.0)

@@ -24,7 +24,7 @@ from thinwire.batches import SampleStream, batch_slice
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.flat import Flat, Layer, digest, is_finite
 from thinwire.operations import Inputs, layer_shares
-from thinwire.optim import LAMB, LARS
+from thinwire.optim import LAMB, LARS, FlatSGD
 from thinwire.passes import step_bytes
 from thinwire.seeds import generator_for, seed_for
 from thinwire.wire.base import ANY, Comm, Tag, Work
@@ -161,9 +161,7 @@ _Build: TypeAlias = Callable[
 ]
 
 _OPTIMIZERS: dict[str, _Build] = {
-    "sgd": lambda o, p, _: torch.optim.SGD(
-        [p], lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay
-    ),
+    "sgd": lambda o, p, _: FlatSGD([p], lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay),
     "adam": lambda o, p, _: torch.optim.Adam([p], lr=o.lr, weight_decay=o.weight_decay),
     "adamw": lambda o, p, _: torch.optim.AdamW([p], lr=o.lr, weight_decay=o.weight_decay),
     "lars": lambda o, p, layers: LARS(
