@@ -17,7 +17,7 @@ PREPARES = {
     "bytescheduler": set(),
     "dgc": {"select", "merge"},
     "gtopk": {"select", "merge"},
-    "lags": {"select"},  # the merging is its tasks'
+    "lags": {"select", "merge"},  # its vectors; the merging of sets is its tasks'
     "localsgd": set(),
     "oktopk": {"select", "merge"},
     "powersgd": {"encode"},

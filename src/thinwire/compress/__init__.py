@@ -1,5 +1,6 @@
 """Codecs: smaller packets for the same vector."""
 
+from thinwire.compress.adding import add_sets
 from thinwire.compress.base import Codec, Traits
 from thinwire.compress.cast import Cast, StochasticCast, cast, stochastic_cast
 from thinwire.compress.feedback import Feedback, FeedbackState, feedback
@@ -32,6 +33,7 @@ __all__ = [
     "Traits",
     "accumulate_above",
     "accumulate_and_select",
+    "add_sets",
     "cast",
     "decode_indices",
     "encode_indices",

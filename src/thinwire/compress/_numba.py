@@ -13,8 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["accumulate", "count_beyond", "merge_sorted", "rice_pack", "rice_parameters",
-           "rice_unpack"]  # fmt: skip
+__all__ = ["accumulate", "add_entries", "count_beyond", "merge_sorted", "rice_pack",
+           "rice_parameters", "rice_unpack"]  # fmt: skip
 
 SCAN = 256
 """Elements of which it is first counted whether any is a candidate, then which."""
@@ -262,3 +262,14 @@ def merge_sorted(index_a, value_a, index_b, value_b, index, value):
         index[found], value[found] = index_b[j], value_b[j]
         j, found = j + 1, found + 1
     return found
+
+
+@_compiled("int64(float32[::1], int32[::1], float32[::1])")
+def add_entries(dense, index, value):
+    """Add a sparse vector to a dense one; how many entries there were before the first whose index
+    lies outside it."""
+    for i in range(index.size):
+        if index[i] < 0 or index[i] >= dense.size:
+            return i
+        dense[index[i]] += value[i]
+    return index.size

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import collectives
-from thinwire.collectives import all_gather_sparse, sum_sparse
-from thinwire.compress import accumulate_and_select, prepare
+from thinwire.collectives import all_gather_sparse
+from thinwire.compress import accumulate_and_select, add_sets, prepare
 from thinwire.compress.warmup import num_warmed
 from thinwire.errors import InputError, ThinwireError
 from thinwire.methods import METHODS, SSGD, GTopK, Method, TopK, build_method
@@ -148,7 +148,7 @@ class DDPHook:
         memory = self._memories.of(bucket.parameters(), buffer)
         own = accumulate_and_select(memory, buffer, 1 / size, k)
         if isinstance(method, TopK):
-            return lambda comm: sum_sparse(all_gather_sparse(comm, own)).to_dense()
+            return lambda comm: add_sets(all_gather_sparse(comm, own), torch.zeros_like(buffer))
         return lambda comm: method.exchange(comm, own, k, memory).to_dense()
 
     def _finish_step(self) -> None:

@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from thinwire.collectives import Form, Sparse, all_gather_sparse, sum_sparse
+from thinwire.collectives import Form, Sparse, all_gather_sparse
 from thinwire.collectives.sparse import index_dtype
-from thinwire.compress import accumulate_and_select, num_kept, prepare
+from thinwire.compress import accumulate_and_select, add_sets, num_kept, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import momentum_work, scatter_work, selection_work
 from thinwire.compress.sampled import select_sampled
@@ -178,7 +178,7 @@ def _sum(
     if own is not None:
         sets = all_gather_sparse(w.comm, own, meanwhile=gradient.zero_, form=form)
         w.comm.spend(scatter_work(sum(map(len, sets))))
-        places.in_model(sum_sparse(sets)).add_into(gradient)
+        add_sets([places.in_model(s) for s in sets], gradient)
     whole = velocity[places.num_sparse :]
     if whole.numel():
         places.put_whole(w.all_reduce(whole), gradient)

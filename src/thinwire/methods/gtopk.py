@@ -14,7 +14,7 @@ from thinwire.collectives import (
     gtopk_all_reduce_conserving,
     traffic,
 )
-from thinwire.compress import accumulate_and_select, prepare
+from thinwire.compress import accumulate_and_select, add_sets, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, is_coded, prepare_coding
 from thinwire.compress.cost import merge_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
@@ -108,7 +108,7 @@ class GTopK(Method):
                 # The gradient has gone into the memory; its place takes the direction.
                 chosen = self.exchange(w.comm, own, k, memory, gradient.zero_)
                 w.comm.spend(scatter_work(len(chosen)))
-                direction = chosen.add_into(gradient)
+                direction = add_sets([chosen], gradient)
             w.apply(direction)
 
     def exchange(

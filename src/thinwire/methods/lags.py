@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 
 from thinwire import collectives
-from thinwire.collectives import Sparse, all_gather_sparse, sum_sparse
+from thinwire.collectives import Sparse, all_gather_sparse
 from thinwire.collectives.sparse import index_dtype
-from thinwire.compress import accumulate_and_select, num_kept, prepare
+from thinwire.compress import accumulate_and_select, add_sets, num_kept, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.compress.topk import check_density
@@ -30,7 +30,7 @@ from thinwire.methods.sending import (
 )
 from thinwire.schedule import Groups, kept_of, layer_ratios
 from thinwire.schedule.costs import fit_cost
-from thinwire.wire.base import Comm
+from thinwire.wire.base import Comm, Work
 from thinwire.worker import Batch, Worker
 
 __all__ = ["LAGS"]
@@ -247,11 +247,17 @@ class _Step:
             sending.ready(tensor)
 
         sending = Sending(self._w.comm, self._groups, self._message)
-        self._direction.zero_()
+        self._clear()
         self._w.gradient(batch, on_layer=on_layer)
         sending.wait()
         self._apply()
         return order
+
+    def _clear(self) -> None:
+        """Make room for the sums of a step."""
+        with self._w.phase("merge"):
+            self._direction.zero_()
+            self._w.comm.spend(Work(memory_bytes=float(self._direction.nbytes)))
 
     def _take(self, tensor: int, gradient: torch.Tensor, weight: float) -> None:
         """Add to the memory, and take out what is to be sent."""
@@ -263,6 +269,7 @@ class _Step:
                 after.zero_()
                 return
             after.copy_(before)
+            w.comm.spend(_copying(after))
             self._own[tensor] = accumulate_and_select(after, gradient, weight, self._kept[tensor])
             w.comm.spend(selection_work(len(after)))
 
@@ -280,7 +287,7 @@ class _Step:
         def program(comm: Comm) -> None:
             sets = all_gather_sparse(comm, own, form=form)
             comm.spend(scatter_work(sum(map(len, sets))))
-            sum_sparse(sets).add_into(self._direction)
+            add_sets(sets, self._direction)
 
         return program
 
@@ -296,6 +303,7 @@ class _Step:
             self._log_delta()
         with w.phase("merge"):
             self._memory.copy_(self._after)
+            w.comm.spend(_copying(self._memory))
         w.apply(self._direction)
 
     def _log_delta(self) -> None:
@@ -325,7 +333,7 @@ class _Step:
             self._take(tensor, gradient, batch.weight)
             left[tensor] = w.comm.now()
 
-        self._direction.zero_()
+        self._clear()
         w.gradient(batch, on_layer=on_layer)
         selected = [t for t in order if not self._whole(t)]
         gathered = []
@@ -343,6 +351,11 @@ class _Step:
             selected=[(self._numel(t), left[t] - entered[t]) for t in selected],
             gathered=gathered,
         )
+
+
+def _copying(x: torch.Tensor) -> Work:
+    """A copy of a vector: it is read and another one is written."""
+    return Work(memory_bytes=2.0 * x.nbytes)
 
 
 def _joined(layers: Sequence[Layer], sets: Sequence[Sparse], numel: int) -> Sparse:

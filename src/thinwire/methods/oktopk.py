@@ -15,7 +15,7 @@ from thinwire.collectives.oktopk import (
     even_regions,
     oktopk_all_reduce,
 )
-from thinwire.compress import accumulate_above, accumulate_and_select, prepare
+from thinwire.compress import accumulate_above, accumulate_and_select, add_sets, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import merge_work, scan_work, scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
@@ -123,7 +123,7 @@ class OkTopk(Method):
                     local = overall = 0.0  # everything passes: nothing is to wait
                 _both(own, chosen).zero_in(memory)
                 w.comm.spend(scatter_work(len(chosen)))
-                direction = chosen.add_into(grad.zero_())  # the memory has what was in it
+                direction = add_sets([chosen], grad.zero_())  # the memory has what was in it
             w.apply(direction)
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from thinwire.collectives import all_gather_sparse, sum_sparse, traffic
-from thinwire.compress import accumulate_and_select, prepare
+from thinwire.collectives import all_gather_sparse, traffic
+from thinwire.compress import accumulate_and_select, add_sets, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, is_coded, prepare_coding
 from thinwire.compress.cost import scatter_work, selection_work
 from thinwire.compress.warmup import check_warmup, num_warmed
@@ -92,5 +92,5 @@ class TopK(Method):
                 form = form_for(self.packing, k)
                 sets = all_gather_sparse(w.comm, own, meanwhile=gradient.zero_, form=form)
                 w.comm.spend(scatter_work(sum(map(len, sets))))
-                direction = sum_sparse(sets).add_into(gradient)
+                direction = add_sets(sets, gradient)
             w.apply(direction)

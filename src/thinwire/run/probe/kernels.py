@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from thinwire.collectives.sparse import Sparse, merge, top
-from thinwire.compress import accumulate_and_select, num_kept, prepare, qsgd, select_top
+from thinwire.compress import (
+    accumulate_and_select,
+    add_sets,
+    num_kept,
+    prepare,
+    qsgd,
+    select_top,
+)
 from thinwire.compress.cost import (
     code_work,
     dequantise_work,
@@ -112,7 +119,7 @@ def _trials(numel: int) -> dict[str, _Trial]:
         # Two sets: the cost model counts both.
         "merge": _Trial(merge_work(2 * entries), lambda: top(merge(one, other), entries)),
         "code": _Trial(Work(memory_bytes=2 * code_work(entries).memory_bytes), code),
-        "scatter": _Trial(scatter_work(entries), lambda: one.add_into(memory)),
+        "scatter": _Trial(scatter_work(entries), lambda: add_sets([one], memory)),
         "momentum": _Trial(momentum_work(numel), lambda: memory.mul_(0.9).add_(grad)),
         "quantise": _Trial(quantise_work(numel), lambda: codec.encode(grad, state)),
         "dequantise": _Trial(dequantise_work(numel), lambda: memory.add_(codec.decode(packet))),
