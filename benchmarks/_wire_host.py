@@ -33,12 +33,13 @@ from thinwire.compress.coded import Coded
 from thinwire.methods import Alone, Method, build_method
 from thinwire.seeds import generator_for
 from thinwire.tasks.models import ResNet20
+from thinwire.wire.base import Comm
 from thinwire.wire.sockets import SocketComm, connect
-from thinwire.worker import Body, Optimizer, Plan, Replica, Worker
+from thinwire.worker import Body, Optimizer, Plan, Replica, Server, Worker
 
 BATCH = 32
 LR = 1e-3
-SENT = Path("/sys/class/net/e0/statistics/tx_bytes")
+COUNTERS = Path("/sys/class/net/e0/statistics")
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Watched:
     warmup: int
     stamps: list[Stamp] = field(default_factory=list)
     wire_before: int = 0
+    frames_before: int = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.body, name)
@@ -82,13 +84,15 @@ class Watched:
         if step == self.warmup:
             co.barrier(self.comm)
             self.wire_before = on_the_wire()
+            self.frames_before = on_the_wire("tx_packets")
         self.stamp()
         return self.body.next_batch(step, stream)
 
 
-def on_the_wire() -> int:
-    """Bytes that this host's interface has sent."""
-    return int(SENT.read_text()) if SENT.exists() else 0
+def on_the_wire(counter: str = "tx_bytes") -> int:
+    """Bytes that this host's interface has sent, or frames ("tx_packets")."""
+    path = COUNTERS / counter
+    return int(path.read_text()) if path.exists() else 0
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
@@ -97,11 +101,11 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     return name, dict(pair.split("=", 1) for pair in pairs)
 
 
-def plan_of(method: Method, size: int, steps: int) -> Plan:
+def plan_of(method: Method, size: int, steps: int, batch: int) -> Plan:
     """Equal shares; momentum where the method leaves it to the optimizer."""
     momentum = 0.0 if method.traits.momentum == "method" else 0.9
     return Plan(
-        shares=(BATCH,) * size,
+        shares=(batch,) * size,
         steps=steps,
         speeds=(1.0,) * size,
         optimizer=Optimizer(lr=LR, momentum=momentum),
@@ -148,22 +152,33 @@ class Host:
 
     def _method(self, method: Method, row: dict[str, Any]) -> dict[str, Any]:
         comm, steps = self.comm, row["steps"] + row["warmup"]
-        plan, stream = plan_of(method, comm.size, steps), None
+        plan, stream = plan_of(method, comm.size, steps, row.get("batch", BATCH)), None
         if row["real"]:
-            images = RandomImages()
+            images = RandomImages(row.get("model") or "resnet20")
             body: Any = Replica(images, plan, comm, lambda what, values: None)
             stream = SampleStream(images.num_train, plan.seed)
         else:
-            body = Emulated(self._shape(row["model"]), self._grad_of(row["model"]), row["compute"],
-                            plan, comm)  # fmt: skip
+            body = self._emulated(row, plan, comm)
         watched = Watched(body, comm, row["warmup"])
         worker = Worker(comm, cast(Body, watched), stream)
+        served = None
+        if method.num_servers and comm.rank == 0:
+            served = comm.serve(
+                lambda own: method.server(Server(own, self._emulated(row, plan, own)))
+            )
         co.barrier(comm)
         method.worker(worker)
         watched.stamp()
+        if served is not None:
+            served.wait()
         co.barrier(comm)
         wire = on_the_wire() - watched.wire_before
-        return _between(watched.stamps[row["warmup"] :], wire)
+        frames = on_the_wire("tx_packets") - watched.frames_before
+        return {**_between(watched.stamps[row["warmup"] :], wire), "frames": frames}
+
+    def _emulated(self, row: dict[str, Any], plan: Plan, comm: Comm) -> Emulated:
+        shapes, grad = self._shape(row["model"]), self._grad_of(row["model"])
+        return Emulated(shapes, grad, row["compute"], plan, comm, row.get("serial", False))
 
     def _ddp(self, row: dict[str, Any]) -> dict[str, Any]:
         join_gloo(self.comm)

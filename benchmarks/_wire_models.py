@@ -116,11 +116,20 @@ class Emulated:
         compute: seconds of forward and backward together.
         plan: how much there is to do.
         comm: whose phases are charged.
+        serial: whether computing stands still while `on_layer` is called, as on one processor;
+            otherwise it goes on, as on an accelerator.
     """
 
     def __init__(
-        self, shapes: Shapes, source: torch.Tensor, compute: float, plan: Plan, comm: Comm
+        self,
+        shapes: Shapes,
+        source: torch.Tensor,
+        compute: float,
+        plan: Plan,
+        comm: Comm,
+        serial: bool = False,
     ):
+        self.done, self._serial = 0, serial
         self.plan = plan
         self.layers = shapes.layers
         self._shapes, self._source, self._seconds, self._comm = shapes, source, compute, comm
@@ -162,7 +171,8 @@ class Emulated:
                 assert on_layer is not None
                 clock.busy(backward * (self._shapes.ready[i] - done))
                 done = self._shapes.ready[i]
-                on_layer(i, self._grad[layers[i].start : layers[i].stop])
+                call = functools.partial(on_layer, i, self._grad[layers[i].start : layers[i].stop])
+                clock.idle(call) if self._serial else call()
             clock.busy(backward * (1 - done))
         return self._grad
 
@@ -235,21 +245,28 @@ class SleepingModel(nn.Module):
 
 
 class RandomImages:
-    """A `thinwire.worker.Learner`: ResNet-20 on 512 random images of 32 x 32, ten classes. The
-    arithmetic is real, there is nothing to learn."""
+    """A `thinwire.worker.Learner`: ResNet-20, or `mlp`, on 512 random images of its size, ten
+    classes. The arithmetic is real, there is nothing to learn.
+
+    Args:
+        model: "resnet20" or "mlp".
+    """
 
     uses_rngs: ClassVar[tuple[str, ...]] = ()
     timing_only: ClassVar[bool] = False
     num_train = 512
     flops_per_sample = 0.0
 
+    def __init__(self, model: str = "resnet20"):
+        self._model = model
+
     def model(self) -> nn.Module:
         """See `Learner`."""
-        return ResNet20()
+        return mlp() if self._model == "mlp" else ResNet20()
 
     def train_data(self) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Learner`."""
-        return _images(self.num_train)
+        return _images(self.num_train, (784,) if self._model == "mlp" else (3, 32, 32))
 
     def loss(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """See `Learner`."""
@@ -261,7 +278,7 @@ class RandomImages:
 
 
 @functools.cache
-def _images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _images(count: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     generator = generator_for(0, "images")
-    x = torch.randn(count, 3, 32, 32, generator=generator)
+    x = torch.randn(count, *shape, generator=generator)
     return x, torch.randint(0, 10, (count,), generator=generator)

@@ -1,20 +1,21 @@
 """Steps predicted beside steps measured, on real shaped links of this machine.
 
-    sudo python benchmarks/fidelity.py --out fidelity            about six minutes
-    sudo python benchmarks/fidelity.py --out fidelity --quick    a minute or two
+    sudo python benchmarks/fidelity.py --out fidelity            about ten minutes
+    sudo python benchmarks/fidelity.py --out fidelity --quick    two minutes
 
-Four hosts, each a process in a network namespace of its own. For each situation, in this order:
-`thinwire probe` measures the hosts and writes a cluster file; every method is predicted from that
-file alone (`thinwire.planner.simulate`), and `predicted.json` is written; then the same methods run
-and are measured. Nothing is fitted on these runs. Gradients are emulated: hosts sleep for a time
-that the prediction is told, layer by layer, and a slow host sleeps longer. Selecting, merging,
-sending and the optimizer's step are real; the hosts share this machine's cores, so it should do
-nothing else. Needs Linux, root and iproute2. Exit code 3 where a target is missed.
+Hosts are processes in network namespaces of their own. For each situation, in this order: `thinwire
+probe` measures the hosts and writes a cluster file; every method is predicted from that file alone
+(`thinwire.planner.simulate`), and `predicted.json` is written; then the same methods run and are
+measured. Nothing is fitted on these runs. Four hosts share this machine's cores, which could not
+compute for all of them: they sleep for a time that the prediction is told, layer by layer, and a
+slow host sleeps longer. Selecting, merging, sending and the optimizer's step are real. Two hosts,
+with a core each, compute for real. The machine should do nothing else. Needs Linux, root and
+iproute2. Exit code 3 where a target is missed.
 
 Measured: of each period of a method (one step, or the steps between two averages) the mean step of
-the slowest host, and the median of that over the periods. Bytes are a host's per step, by the
-interface's counter, for which the prediction is multiplied by what frames of 1500 bytes add; the
-counter holds acknowledgements, too, which are not in the prediction.
+the slowest host, and the median of that over the periods; of asynchronous methods the time in which
+all hosts together have taken as many steps as there are hosts. Bytes are a host's per step: what
+its interface has counted, without the headers of as many frames, which leaves what TCP carried.
 """
 
 from __future__ import annotations
@@ -35,63 +36,103 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _wire_models import FORWARD, load_shapes
+from _wire_models import FORWARD, load_shapes, mlp
 from netns import Lab, why_not
 from thinwire.cluster import load_cluster
+from thinwire.models import describe, load_layer_times
 from thinwire.planner.simulate import Scene, simulate
-from thinwire.planner.timed import Load, paces_of
+from thinwire.planner.timed import Load, load_of_table, measured_paces, paces_of
 
-HOSTS, BATCH, MODEL = 4, 32, "mlp"
+BATCH, MODEL = 256, "mlp"
 HERE = Path(__file__).parent
 MEDIAN, WORST, BYTES = 0.10, 0.20, 0.02
 """What is aimed at: errors of step times, and of bytes by the interface's counters."""
 
-METHODS = (
+METHODS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ssgd", {}),
     ("wfbp", {"groups": "buckets", "bucket_bytes": 4 << 20}),
     ("topk", {"density": 0.01}),
     ("gtopk", {"density": 0.01}),
     ("lags", {"density": 0.01}),
     ("localsgd", {"every": 4}),
+    ("asgd", {}),
 )
-FRAMED = 1514 / 1448
-"""Bytes on the wire for a byte sent: Ethernet, IP and TCP with time stamps, in frames of 1500."""
+HEADERS = 14 + 20 + 32
+"""Bytes of Ethernet, IP and TCP, with time stamps, in each frame that an interface counts."""
+
+COMPUTE = 0.5
+"""Seconds of an emulated step: about what a batch takes on one core of a small machine."""
 
 DENSE = ("ssgd", "wfbp")
 """Take seconds a step, and so get fewer."""
+
+ASYNCHRONOUS = ("asgd",)
+"""Their parameter server is beside host 0 and has connections of its own run."""
 
 QUICK = ("topk", "gtopk", "lags")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """A network and the hosts' paces: seconds of forward and backward that they sleep."""
+    """A network and its hosts.
+
+    Args:
+        name: for the table.
+        rate: of every link, as tc writes it.
+        rates: of single hosts, by host.
+        delay: seconds one way, added by the relay.
+        computes: seconds of forward and backward that each host sleeps; where `real`, of no
+            account but for their number.
+        real: whether gradients are computed.
+        without: methods that are left out.
+        quick: whether `--quick` keeps it.
+    """
 
     name: str
     rate: str
     rates: dict[int, str] = field(default_factory=dict)
-    computes: tuple[float, ...] = (0.2,) * HOSTS
+    delay: float = 0.0
+    computes: tuple[float, ...] = (COMPUTE,) * 4
+    real: bool = False
+    without: tuple[str, ...] = ("asgd",)
     quick: bool = False
 
     @property
-    def network(self) -> tuple[str, tuple[tuple[int, str], ...]]:
+    def hosts(self) -> int:
+        """How many."""
+        return len(self.computes)
+
+    @property
+    def network(self) -> tuple[Any, ...]:
         """Situations with equal ones share a lab and its probe."""
-        return self.rate, tuple(self.rates.items())
+        return self.hosts, self.rate, tuple(self.rates.items()), self.delay, self.real
+
+    def lab(self) -> Lab:
+        """Its network."""
+        return Lab(self.hosts, self.rate, self.rates, self.delay)
+
+    def methods(self, quick: bool) -> list[tuple[str, dict[str, Any]]]:
+        """What is tried on it."""
+        kept = [each for each in METHODS if each[0] in QUICK or not quick]
+        return [each for each in kept if each[0] not in self.without]
 
 
 SITUATIONS = (
     Situation(name="100 Mbit/s", rate="100mbit", quick=True),
-    Situation(name="one slow host", rate="100mbit", computes=(0.2, 0.2, 0.2, 0.5), quick=True),
+    Situation(name="one slow host", rate="100mbit", computes=(*(COMPUTE,) * 3, 2.5 * COMPUTE),
+              quick=True),
     Situation(name="one slow link", rate="100mbit", rates={3: "50mbit"}),
-    Situation(name="1 Gbit/s", rate="1gbit"),
-)
+    Situation(name="20 ms one way", rate="100mbit", delay=0.02),
+    Situation(name="1 Gbit/s", rate="1gbit", without=()),
+    Situation(name="2 real hosts", rate="100mbit", computes=(0.0,) * 2, real=True),
+)  # fmt: skip
 
 
-def probe(lab: Lab, folder: Path) -> Path:
+def probe(lab: Lab, folder: Path, batch: int) -> Path:
     """The cluster file that `thinwire probe` writes of a lab, of the model that is predicted."""
     target = folder / "cluster.toml"
     command = [sys.executable, "-m", "thinwire", "probe", "-o", str(target)]
-    command += ["--model", f"_wire_models:{MODEL}", "--batch", "4"]
+    command += ["--model", f"_wire_models:{MODEL}", "--batch", str(batch)]
     command += ["--threads", "1", "--seconds", "0.5", "--force"]
     with open(folder / "probe.log", "wb") as log:
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -115,25 +156,35 @@ def load_of_shapes() -> Load:
     return Load(layers=shapes.layers, order=shapes.order, forward=forward, backward=tuple(backward))
 
 
-def predict(situation: Situation, cluster: Path, methods: Sequence[Any]) -> list[dict[str, Any]]:
-    """Every method's step from the probe's file and the paces.
-
-    The jitter that the probe saw is that of real computing, which is emulated here.
-    """
-    load, measured = load_of_shapes(), load_cluster(str(cluster))
+def scene_of(situation: Situation, cluster: Path) -> Scene:
+    """What the probe's files say. The jitter that it saw is that of real computing: it is of no
+    account where computing is emulated."""
+    measured = load_cluster(str(cluster))
+    if situation.real:
+        load = load_of_table(describe(mlp(), batch=BATCH))
+        times = load_layer_times(cluster.with_suffix(".layers.toml"))
+        paces = measured_paces(load, times, [node.name for node in measured.nodes], BATCH)
+        return Scene(cluster=measured, load=load, paces=tuple(paces), batch=BATCH)
+    load = load_of_shapes()
     nodes = tuple(dataclasses.replace(node, jitter=0.0) for node in measured.nodes)
-    scene = Scene(
+    return Scene(
         cluster=dataclasses.replace(measured, nodes=nodes),
         load=load,
         paces=tuple(paces_of(load, situation.computes, FORWARD)),
         batch=BATCH,
     )
+
+
+def predict(situation: Situation, cluster: Path, methods: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every method's step."""
+    scene = scene_of(situation, cluster)
     rows = []
     for name, settings in methods:
         found = simulate(scene, name, settings)
         rows.append(
             {
                 "situation": situation.name,
+                "gradients": "real" if situation.real else "emulated",
                 "method": name,
                 "settings": settings,
                 "step_time": found.step_time,
@@ -155,15 +206,47 @@ def measure(
             "kind": "ours",
             "method": ":".join([name, *(f"{k}={v}" for k, v in settings.items())]),
             "model": MODEL,
-            "real": False,
+            "real": situation.real,
+            "batch": BATCH,
+            "serial": True,
             "computes": situation.computes,
             "warmup": settings.get("every", 2),
-            "steps": 2 * settings["every"] if "every" in settings else steps - 2 * (name in DENSE),
+            "steps": steps_of(name, settings, steps),
         }
         for i, (name, settings) in enumerate(methods)
     ]
-    (folder / "rows.json").write_text(json.dumps(asked))
-    threads = str(max(1, (os.cpu_count() or 1) // HOSTS))
+    # A server ends with its method, so each has a run of its own.
+    alone = [[row] for row in asked if row["method"] in ASYNCHRONOUS]
+    runs = [[row for row in asked if row["method"] not in ASYNCHRONOUS], *alone]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for number, rows in enumerate(runs):
+        where = folder / f"run-{number}"
+        where.mkdir()
+        for host in run_hosts(lab, rows, where):
+            for row in host:
+                found.setdefault(row["id"], []).append(row)
+    for row, (name, settings) in zip(asked, methods, strict=True):
+        hosts = found.get(row["id"], [])
+        if len(hosts) < situation.hosts:
+            yield {"method": name, "failed": f"no result; see {folder}/run-*/hosts.log"}
+        elif name in ASYNCHRONOUS:
+            yield {"method": name, **together(hosts)}
+        else:
+            yield {"method": name, **summed(hosts, settings.get("every", 1))}
+
+
+def steps_of(name: str, settings: dict[str, Any], steps: int) -> int:
+    """How many are measured: whole periods; few of those that take seconds; more where the first
+    and the last are not like the others, since they send less."""
+    if name in ASYNCHRONOUS:
+        return 4 * steps
+    return 2 * settings["every"] if "every" in settings else steps - 2 * (name in DENSE)
+
+
+def run_hosts(lab: Lab, rows: Sequence[Any], folder: Path) -> list[list[dict[str, Any]]]:
+    """What every host found of some rows, as far as it came."""
+    (folder / "rows.json").write_text(json.dumps(rows))
+    threads = str(max(1, (os.cpu_count() or 1) // lab.num_hosts))
     with open(folder / "hosts.log", "wb") as log:
         command = [sys.executable, str(HERE / "_fidelity_host.py"), str(folder / "rows.json")]
         processes = lab.start([*command, str(folder / "found")], port=29522,
@@ -174,16 +257,11 @@ def measure(
                 process.wait(timeout=300)
             except subprocess.TimeoutExpired:
                 process.kill()
-    found = [
+    paths = [folder / f"found.{rank}" for rank in range(lab.num_hosts)]
+    return [
         [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        for path in (folder / f"found.{rank}" for rank in range(HOSTS))
+        for path in paths
     ]
-    for row, (name, settings) in zip(asked, methods, strict=True):
-        hosts = [each[row["id"]] for each in found if len(each) > row["id"]]
-        if len(hosts) < HOSTS:
-            yield {"method": name, "failed": f"no result; see {folder / 'hosts.log'}"}
-        else:
-            yield {"method": name, **summed(hosts, settings.get("every", 1))}
 
 
 def summed(hosts: Sequence[dict[str, Any]], period: int) -> dict[str, Any]:
@@ -192,14 +270,32 @@ def summed(hosts: Sequence[dict[str, Any]], period: int) -> dict[str, Any]:
     if period > 1:  # hosts meet once in a period only
         sums = [_sums(host["step"], period) for host in hosts]
         slowest = [max(at) / period for at in zip(*sums, strict=True)]
-    steps = len(hosts[0]["step"])
-    waits = [sum(host["phases"].get("wait", [0.0])) / sum(host["step"]) for host in hosts]
     return {
         "step_time": statistics.median(slowest),
         "least": min(slowest),
         "most": max(slowest),
-        "bytes_per_step": sum(sum(host["sent"]) for host in hosts) / HOSTS / steps,
-        "wire_bytes_per_step": sum(host["wire"] for host in hosts) / HOSTS / steps,
+        **_counted(hosts, len(hosts[0]["step"])),
+    }
+
+
+def together(hosts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The same where no host waits for another: by how many steps all take in a time."""
+    each = [sum(host["step"]) / len(host["step"]) for host in hosts]
+    return {
+        "step_time": len(hosts) / sum(1 / seconds for seconds in each),
+        "least": min(each),
+        "most": max(each),
+        **_counted(hosts, sum(len(host["step"]) for host in hosts) / len(hosts)),
+    }
+
+
+def _counted(hosts: Sequence[dict[str, Any]], steps: float) -> dict[str, Any]:
+    """Bytes of a host and step, and the part of their time in which hosts wait."""
+    waits = [sum(host["phases"].get("wait", [0.0])) / sum(host["step"]) for host in hosts]
+    carried = sum(host["wire"] - HEADERS * host["frames"] for host in hosts)
+    return {
+        "bytes_per_step": sum(sum(host["sent"]) for host in hosts) / len(hosts) / steps,
+        "wire_bytes_per_step": carried / len(hosts) / steps,
         "waiting": statistics.mean(waits),
     }
 
@@ -213,9 +309,7 @@ def compared(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, A
     row = {**predicted, "measured": measured}
     if "failed" not in measured:
         row["error"] = predicted["step_time"] / measured["step_time"] - 1
-        row["bytes_error"] = (
-            FRAMED * predicted["bytes_per_step"] / measured["wire_bytes_per_step"] - 1
-        )
+        row["bytes_error"] = predicted["bytes_per_step"] / measured["wire_bytes_per_step"] - 1
     return row
 
 
@@ -268,19 +362,19 @@ def show(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> None:
 def run(out: Path, quick: bool, tell: Any) -> list[dict[str, Any]]:
     """All situations, each predicted before it is measured."""
     chosen = [each for each in SITUATIONS if each.quick or not quick]
-    methods = [each for each in METHODS if each[0] in QUICK or not quick]
     predicted: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for number, (_, some) in enumerate(itertools.groupby(chosen, lambda each: each.network)):
         folder = out / f"network-{number}"
         folder.mkdir(parents=True)
         situations = list(some)
-        with Lab(HOSTS, situations[0].rate, situations[0].rates) as lab:
+        with situations[0].lab() as lab:
             tell(f"{situations[0].name}: probing")
-            cluster = probe(lab, folder)
+            cluster = probe(lab, folder, BATCH if situations[0].real else 4)
             for at, situation in enumerate(situations):
                 own = folder / str(at)
                 own.mkdir()
+                methods = situation.methods(quick)
                 foreseen = predict(situation, cluster, methods)
                 predicted += foreseen
                 (out / "predicted.json").write_text(json.dumps(predicted, indent=2) + "\n")

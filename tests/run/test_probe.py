@@ -217,12 +217,12 @@ def test_a_kernel_that_must_wait_for_its_core_is_as_slow_as_that(monkeypatch):
     """Every fifth call loses its core for 20 ms: on average 4 ms a call, not the median's none."""
     clock, calls = [0.0], [0]
 
-    def scatter(into: Any, *_: Any) -> None:
+    def scatter(*_: Any) -> None:
         calls[0] += 1
         clock[0] += 1e-5 + 0.02 * (calls[0] % 5 == 0)
 
     monkeypatch.setattr(kernels, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(kernels.Sparse, "add_into", scatter)
+    monkeypatch.setattr(kernels, "add_sets", scatter)
     monkeypatch.setattr(kernels, "_trials", lambda n, plain=kernels._trials: only(plain(n)))
     only = lambda trials: {"scatter": trials["scatter"]}  # noqa: E731
     assert measure_kernels(4096, 5.0)["scatter"].seconds.median == pytest.approx(0.004, rel=0.1)

@@ -18,7 +18,7 @@ from thinwire.run.probe.fit import Fitted, fit
 from thinwire.run.probe.report import Computing, Crowd, Flow, Kernel, Survey, Wire
 from thinwire.run.probe.sharing import Lines, find_lines, near_and_far, shares
 from thinwire.run.probe.stats import Spread, drift_of, spread_of
-from thinwire.run.probe.streams import flow_of
+from thinwire.run.probe.streams import flow_of, ramp_of
 from thinwire.run.probe.write import check_target, commented
 from thinwire.wire import ANY, Comm, Packet
 from thinwire.wire.virtual import World
@@ -57,6 +57,23 @@ def test_a_full_bucket_is_told_apart_from_the_rate():
     assert flow.head == pytest.approx(125e3, rel=0.01)
     slow_start = flow_of([0.0, 0.1, 1.0, 2.0], [0, 1, 900_001, 1_900_001])
     assert slow_start.head == 0.0
+
+
+def test_a_far_line_is_as_fast_as_it_is_once_tcp_is_up_to_speed():
+    """With 40 ms of round trip half of a stream of 0.5 s is slow start."""
+    rate, trip, slow = 12.5e6, 0.04, 0.24
+    moments = [i / 1000 for i in range(int(1000 * (0.5 + ramp_of(trip))) + 1)]
+    counts = [int(rate * (slow / 4 * (t / slow) ** 4 if t < slow else t - 0.75 * slow))
+              for t in moments]  # fmt: skip
+    assert flow_of(moments[:501], counts[:501]).rate.median < 0.95 * rate
+    flow = flow_of(moments, counts, ramp_of(trip))
+    assert flow.rate.median == pytest.approx(rate, rel=1e-3)
+    assert flow.head == 0.0
+
+
+def test_a_ramp_has_an_end_and_a_short_stream_is_looked_at_all_the_same():
+    assert ramp_of(10.0) == 2.0
+    assert flow_of([0.0, 1.0, 2.0], [0, 100, 200], ramp=5.0).rate.median == pytest.approx(100)
 
 
 def test_a_stall_of_the_processor_is_not_taken_for_the_wires():

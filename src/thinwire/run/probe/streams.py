@@ -30,12 +30,15 @@ __all__ = [
     "flow_of",
     "hang_up",
     "pour",
+    "ramp_of",
     "receive",
 ]
 
 CONTROL, DATA = b"C", b"D"
 _HELLO = struct.Struct("<qc")
 _PIECE = bytes(1 << 18)
+_RAMP_TRIPS, _RAMP_MOST = 12, 2.0
+
 _SLICES = 20
 _LEFT_OUT = 2
 _GREETING = 2.0
@@ -91,6 +94,16 @@ def accept(
     raise TimeoutError("nobody called")
 
 
+def ramp_of(trip: float) -> float:
+    """Seconds that TCP is given to come up to speed: twelve round trips, and 2 s at most. A stream
+    that is looked at from its first byte makes every far line seem slow.
+
+    Args:
+        trip: seconds of a round trip.
+    """
+    return min(_RAMP_MOST, _RAMP_TRIPS * trip)
+
+
 def pour(sock: socket.socket, until: float) -> None:
     """Send until the receiver has enough and resets the connection, or until the deadline."""
     with contextlib.suppress(ConnectionError, TimeoutError):
@@ -99,8 +112,14 @@ def pour(sock: socket.socket, until: float) -> None:
             sock.send(_PIECE)
 
 
-def receive(sock: socket.socket, seconds: float, until: float) -> Flow:
-    """Take what comes for so many seconds after the first byte.
+def receive(sock: socket.socket, seconds: float, until: float, ramp: float = 0.0) -> Flow:
+    """Take what comes for so many seconds, once TCP has come up to speed.
+
+    Args:
+        sock: on which it comes.
+        seconds: for which it is looked at.
+        until: on `time.monotonic()`.
+        ramp: seconds from the first byte until then.
 
     Raises:
         OSError: nothing came before the deadline, or the other side ended early.
@@ -109,8 +128,9 @@ def receive(sock: socket.socket, seconds: float, until: float) -> Flow:
     moments: list[float] = []
     counts: list[int] = []
     total = 0
-    while not moments or moments[-1] - moments[0] < seconds:
-        set_time(sock, until if not moments else min(until, time.monotonic() + seconds))
+    whole = seconds + ramp
+    while not moments or moments[-1] - moments[0] < whole:
+        set_time(sock, until if not moments else min(until, time.monotonic() + whole))
         try:
             came = sock.recv_into(room)
         except TimeoutError:
@@ -122,18 +142,20 @@ def receive(sock: socket.socket, seconds: float, until: float) -> Flow:
         total += came
         moments.append(time.perf_counter())
         counts.append(total)
-    return flow_of(moments, counts)
+    return flow_of(moments, counts, ramp)
 
 
-def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
+def flow_of(moments: Sequence[float], counts: Sequence[int], ramp: float = 0.0) -> Flow:
     """Rate and head of a stream, from the bytes that had come at each moment.
 
-    The time is cut into 20 slices. Rates are those of all but the first two, in which TCP speeds up
-    and empty buckets and buffers on the way fill; the rate is the mean of the middle half of them.
+    The time after the ramp is cut into 20 slices. Rates are those of all but the first two, in
+    which TCP speeds up and empty buckets and buffers on the way fill; the rate is the mean of the
+    middle half of them.
 
     Args:
         moments: seconds, rising.
         counts: bytes that had come by then, rising.
+        ramp: seconds from the first moment that are not looked at.
 
     >>> flow = flow_of([0.0, 1.0, 2.0], [5000, 15000, 25000])
     >>> flow.rate.median, flow.head
@@ -141,7 +163,8 @@ def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
     """
     if len(moments) < 2 or moments[-1] <= moments[0]:
         return Flow(nbytes=counts[-1] if counts else 0)
-    began, seconds = moments[0], moments[-1] - moments[0]
+    ramp = min(ramp, (moments[-1] - moments[0]) / 2)  # of a stream that ended early
+    began, seconds = moments[0] + ramp, moments[-1] - moments[0] - ramp
     width = seconds / _SLICES
     marks = [_count_at(moments, counts, began + width * i) for i in range(_SLICES + 1)]
     steady = marks[_LEFT_OUT:]
@@ -151,11 +174,11 @@ def flow_of(moments: Sequence[float], counts: Sequence[int]) -> Flow:
     # once after it; and of a stream that comes in jerks a median says little.
     cut = len(rates) // 4
     mean = statistics.fmean(rates[cut:-cut])
-    head = marks[_LEFT_OUT] - mean * width * _LEFT_OUT
+    head = marks[_LEFT_OUT] - mean * (ramp + width * _LEFT_OUT)
     return Flow(
         rate=msgspec.structs.replace(spread, median=mean),
         nbytes=counts[-1],
-        seconds=seconds,
+        seconds=moments[-1] - moments[0],
         head=max(0.0, head),
     )
 

@@ -23,9 +23,10 @@ from thinwire.run.doctor.pairs import Card, open_listener, rounds
 from thinwire.run.doctor.report import Facts
 from thinwire.run.probe.compute import Subject, load_subject, time_steps
 from thinwire.run.probe.crew import Crew, Order, follow
-from thinwire.run.probe.crowd import Gathering, gather, talk
+from thinwire.run.probe.crowd import FROM, Gathering, gather, talk
 from thinwire.run.probe.kernels import measure_kernels, measure_memory
 from thinwire.run.probe.report import Computing, Crowd, Survey, Wire
+from thinwire.run.probe.streams import ramp_of
 from thinwire.run.probe.wires import WireLimits, answer, measure
 from thinwire.wire._address import is_loopback
 from thinwire.wire.rendezvous import Place, place_from_environment
@@ -332,7 +333,9 @@ class _Member:
         }
         limit = self._request.wire.connect * (len(cards) + 1) + self._request.slack
         crew.carry_out(orders, limit, "connecting to all")
-        seconds = self._request.crowd
+        # The streams are to be up to speed when they begin to be counted.
+        trips = [wire.trip.median for wire in found.wires if not wire.problem]
+        seconds = max(self._request.crowd, ramp_of(max(trips)) / FROM)
         orders = {rank: Order(do="talk", seconds=seconds) for rank in crew.alive}
         notes = crew.carry_out(orders, seconds + self._request.slack + 10.0, "sending to all")
         parts = [msgspec.json.decode(note, type=Crowd) for note in notes.values()]

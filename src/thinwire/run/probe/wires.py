@@ -29,6 +29,7 @@ from thinwire.run.probe.streams import (
     dial,
     hang_up,
     pour,
+    ramp_of,
     receive,
 )
 from thinwire.wire._address import HOW_TO_CHOOSE
@@ -41,7 +42,7 @@ from thinwire.wire.sockets import SocketComm
 
 __all__ = ["WireLimits", "answer", "measure"]
 
-_REQUEST = struct.Struct("<cd")
+_REQUEST = struct.Struct("<cdd")
 _REPLY = struct.Struct("<q")
 _PINGS, _PINGS_LAST, _PINGS_WARM = 200, 0.6, 5
 _PACKETS, _PACKETS_LAST, _PACKETS_WARM = 60, 0.6, 5
@@ -96,8 +97,9 @@ def measure(target: Target, rank: int, address: str, limits: WireLimits) -> Wire
         try:
             wire = _with(wire, trip=_pings(control, until))
             wire = _with(wire, packets=_packets(control, call, until))
-            wire = _with(wire, up=_up(control, call, limits, until))
-            wire = _with(wire, down=_down(control, call, limits, until))
+            ramp = ramp_of(wire.trip.median)
+            wire = _with(wire, up=_up(control, call, limits.stream, ramp, until))
+            wire = _with(wire, down=_down(control, call, limits.stream, ramp, until))
             _ask(control, b"E", until)
         except (OSError, ThinwireError) as error:
             return _with(wire, problem=_lost(wire, target, limits, error))
@@ -116,9 +118,11 @@ def _lost(wire: Wire, target: Target, limits: WireLimits, error: Exception) -> s
     return f"{who}: the connection broke while it was measured ({error})"
 
 
-def _ask(control: socket.socket, kind: bytes, until: float, value: float = 0.0) -> None:
+def _ask(
+    control: socket.socket, kind: bytes, until: float, seconds: float = 0.0, ramp: float = 0.0
+) -> None:
     set_time(control, until)
-    control.sendall(_REQUEST.pack(kind, value))
+    control.sendall(_REQUEST.pack(kind, seconds, ramp))
 
 
 def _pings(control: socket.socket, until: float) -> Spread:
@@ -136,23 +140,31 @@ def _pings(control: socket.socket, until: float) -> Spread:
 
 
 def _up(
-    control: socket.socket, call: Callable[[], socket.socket], limits: WireLimits, until: float
+    control: socket.socket,
+    call: Callable[[], socket.socket],
+    seconds: float,
+    ramp: float,
+    until: float,
 ) -> Flow:
     """To the lower rank, which tells what it saw."""
-    _ask(control, b"U", until, limits.stream)
+    _ask(control, b"U", until, seconds, ramp)
     with call() as sock:
-        pour(sock, min(until, time.monotonic() + limits.stream + 2.0))
+        pour(sock, min(until, time.monotonic() + seconds + ramp + 2.0))
     (size,) = _REPLY.unpack(read_exactly(control, _REPLY.size, until))
     return msgspec.json.decode(read_exactly(control, size, until), type=Flow)
 
 
 def _down(
-    control: socket.socket, call: Callable[[], socket.socket], limits: WireLimits, until: float
+    control: socket.socket,
+    call: Callable[[], socket.socket],
+    seconds: float,
+    ramp: float,
+    until: float,
 ) -> Flow:
-    _ask(control, b"D", until, limits.stream)
+    _ask(control, b"D", until, seconds, ramp)
     sock = call()
     try:
-        return receive(sock, limits.stream, until)
+        return receive(sock, seconds, until, ramp)
     finally:
         hang_up(sock)
 
@@ -230,7 +242,7 @@ def answer(listener: socket.socket, token: bytes, low: int, high: int, limits: W
 
 def _serve(control: socket.socket, take: Callable[[bytes], socket.socket], until: float) -> None:
     while True:
-        kind, seconds = _REQUEST.unpack(read_exactly(control, _REQUEST.size, until))
+        kind, seconds, ramp = _REQUEST.unpack(read_exactly(control, _REQUEST.size, until))
         if kind == b"P":
             control.sendall(_REPLY.pack(0))
         elif kind == b"K":
@@ -238,14 +250,14 @@ def _serve(control: socket.socket, take: Callable[[bytes], socket.socket], until
         elif kind == b"U":
             sock = take(DATA)
             try:
-                flow = receive(sock, seconds, until)
+                flow = receive(sock, seconds, until, ramp)
             finally:
                 hang_up(sock)
             told = msgspec.json.encode(flow)
             control.sendall(_REPLY.pack(len(told)) + told)
         elif kind == b"D":
             with contextlib.closing(take(DATA)) as sock:
-                pour(sock, min(until, time.monotonic() + seconds + 2.0))
+                pour(sock, min(until, time.monotonic() + seconds + ramp + 2.0))
         else:
             return
 
