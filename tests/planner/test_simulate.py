@@ -64,6 +64,20 @@ def test_an_exchange_beside_backward_is_hidden_as_far_as_it_goes():
     assert beside.exposed == pytest.approx(0.25 * at_step.exposed, rel=0.05)
 
 
+def test_an_update_that_may_wait_is_hidden_behind_the_next_forward_pass_too():
+    """The first tensor's gradient comes last and is needed first: where the rest is hidden behind
+    backward there is nothing to gain. Where it isn't, forward hides a part of it."""
+    cluster, parts = cluster_of(2), {"partition": 400_000, "credit": 800_000}
+    calm = [simulate(scene_of(cluster, 9.0), *what).step_time
+            for what in (("wfbp", {}), ("bytescheduler", parts))]  # fmt: skip
+    assert calm[1] == pytest.approx(calm[0], rel=1e-3)
+    bsp, wfbp, late = (simulate(scene_of(cluster, 1.2), *what).step_time
+                       for what in (("ssgd", {}), ("wfbp", {}), ("bytescheduler", parts))
+                       )  # fmt: skip
+    line = 4 * NUMEL / RATE  # what each sends
+    assert line <= late < wfbp - 0.1 < bsp
+
+
 def test_steps_that_methods_look_at_first_count_nowhere():
     scene = scene_of(cluster_of(4))
     merged = simulate(scene, "wfbp", {"groups": "merged"})

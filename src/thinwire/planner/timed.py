@@ -127,7 +127,8 @@ def _measured(load: Load, node: NodeTimes, scale: float) -> Pace:
 
 
 class TimedBody:
-    """A `thinwire.worker.Body` on the meta device: packets have their sizes, gradients no values.
+    """A `thinwire.worker.Body`, `Layered` too, on the meta device: packets have their sizes,
+    gradients no values.
 
     Args:
         load: of the model.
@@ -154,6 +155,8 @@ class TimedBody:
         self._grad_P = torch.empty(load.numel, device="meta")
         self._load, self._pace, self._batch, self._comm = load, pace, batch, comm
         self._check = check
+        self._wait: Callable[[int], None] | None = None
+        self._left: dict[int, None] = {}
 
     def next_batch(self, step: int, stream: Any) -> Batch:
         """See `Body`."""
@@ -172,11 +175,13 @@ class TimedBody:
         """See `Body`: the time of both passes, and the calls at their moments."""
         scale = batch.size / self._batch
         with self._comm.phase("compute"):
-            if before_layer is None:
+            if before_layer is None and not self._left:
                 self._spend(scale * sum(self._pace.forward))
             else:
                 for index in range(len(self.layers)):
-                    before_layer(index)
+                    self._catch_up(index)
+                    if before_layer is not None:
+                        before_layer(index)
                     self._spend(scale * self._pace.forward[index])
             if on_layer is None:
                 self._spend(scale * sum(self._pace.backward))
@@ -201,6 +206,26 @@ class TimedBody:
         """See `Body`."""
         with self._comm.phase("apply"):
             self._comm.spend(step_work(self.params))
+
+    def apply_late(self, direction: torch.Tensor, wait: Callable[[int], None]) -> None:
+        """See `thinwire.worker.Layered`."""
+        self.wait_applied()
+        self._wait, self._left = wait, dict.fromkeys(range(len(self.layers)))
+
+    def wait_applied(self) -> None:
+        """See `thinwire.worker.Layered`."""
+        while self._left:
+            self._catch_up(next(iter(self._left)))
+
+    def _catch_up(self, index: int) -> None:
+        if index not in self._left:
+            return
+        assert self._wait is not None
+        self._wait(index)
+        layer = self.layers[index]
+        with self._comm.phase("apply"):
+            self._comm.spend(step_work(self.params[layer.start : layer.stop]))
+        del self._left[index]
 
     def evaluate(self, steps: int, samples: int, *, final: bool = False) -> None:
         """See `Body`: there is nothing to test."""
