@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from _wire_models import Emulated, RandomImages, Shapes, SleepingModel, load_shapes
 from thinwire import collectives as co
 from thinwire.batches import SampleStream
+from thinwire.compress import add_sets
 from thinwire.compress._native import kernels
 from thinwire.compress.coded import Coded
 from thinwire.methods import Alone, Method, build_method
@@ -213,17 +214,24 @@ class Host:
         return {**found, "wire": on_the_wire() - wire}
 
     def _exchange(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Only the exchange of sets of k random entries, without selection and put-back."""
+        """Only the exchange of sets of k random entries, and adding what comes of it into a vector:
+        without selection and put-back."""
         comm, numel, k = self.comm, row["numel"], row["k"]
         generator = generator_for(0, "set", comm.rank)
         drawn = torch.randint(0, numel, (2 * k,), generator=generator).unique()
         index = drawn[torch.randperm(len(drawn), generator=generator)[:k]].sort().values.int()
         own = co.Sparse(index, torch.randn(k, generator=generator), numel)
-        calls: dict[str, Callable[[], Any]] = {
-            "topk": lambda: co.sum_sparse(co.all_gather_sparse(comm, own)),
-            "gtopk plain": lambda: co.gtopk_all_reduce(comm, own, k),
-            "gtopk coded": lambda: co.gtopk_all_reduce(comm, own, k, form=Coded()),
-        }
+        direction = torch.zeros(numel)
+
+        def topk(form: co.Form) -> None:
+            add_sets(co.all_gather_sparse(comm, own, form=form), direction)
+
+        def gtopk(form: co.Form) -> None:
+            add_sets([co.gtopk_all_reduce(comm, own, k, form=form)[0]], direction)
+
+        calls = {"topk": topk, "gtopk": gtopk}
+        name, how = row["method"].split()
+        exchange, form = calls[name], Coded() if how == "coded" else co.Plain()
         kernels()  # loaded before what is timed
         took, sent, wire = [], 0, 0
         for step in range(row["warmup"] + row["steps"]):
@@ -232,7 +240,7 @@ class Host:
                 took, sent, wire = [], comm.meter.sent, on_the_wire()
             before = comm.meter.sent
             began = time.perf_counter()
-            calls[row["method"]]()
+            exchange(form)
             took.append(time.perf_counter() - began)
             sent = comm.meter.sent - before
         co.barrier(comm)

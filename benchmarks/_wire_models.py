@@ -273,8 +273,8 @@ class RandomImages:
         return nn.functional.cross_entropy(model(x), y)
 
     def evaluate(self, model: nn.Module) -> tuple[float, float]:
-        """See `Learner`: never asked for."""
-        raise AssertionError("random images have no test split")
+        """See `Learner`: of no account."""
+        return 0.0, 0.0
 
 
 @functools.cache

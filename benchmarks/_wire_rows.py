@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from thinwire.methods import METHODS
 
-__all__ = ["GROUPS", "Row", "rows_of"]
+__all__ = ["EXCHANGES", "GROUPS", "Row", "rows_of"]
+
+EXCHANGES = ("topk plain", "gtopk plain", "topk coded", "gtopk coded")
 
 NUMEL, KEPT = 25_600_000, 25_600
 """Of the exchanges alone: a density of 0.001."""
@@ -165,7 +167,7 @@ def _crossover() -> Iterator[Row]:
     """The exchange alone: gTop-k's tree against top-k's all-gather."""
     for hosts in (2, 4, 8):
         for rate in ("100mbit", "1gbit"):
-            for method in ("topk", "gtopk plain", "gtopk coded"):
+            for method in EXCHANGES:
                 yield Row(group="crossover", kind="exchange", method=method, hosts=hosts, rate=rate,
                           steps=9, quick=hosts == 4)  # fmt: skip
 

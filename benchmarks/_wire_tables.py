@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from _wire_rows import KEPT, NUMEL
+from _wire_rows import EXCHANGES, KEPT, NUMEL
 from thinwire.collectives import (
     Plain,
     Sparse,
     all_gather_sparse,
     costs,
     gtopk_all_reduce,
-    sum_sparse,
 )
 from thinwire.compress import select_top
 from thinwire.compress.coded import Coded
@@ -25,6 +24,7 @@ __all__ = ["crossover", "predict_exchanges", "simulate_exchanges", "table"]
 LATENCY = 0.1e-3
 RATES = {"100mbit": 12.5e6, "1gbit": 125e6}
 TIE = 0.1
+HEADS = ["hosts", "rate", *EXCHANGES, "ahead"]
 PHASES = ("select", "encode", "send", "wait", "merge")
 
 
@@ -98,21 +98,21 @@ def crossover(results: list[dict[str, Any]]) -> str:
             f"{_range(some[name]['step_time'])}, {_bytes(some[name]['sent'])}"
             if name in times
             else f"did not run: {some[name]['failed']}"
-            for name in ("topk", "gtopk plain", "gtopk coded")
+            for name in EXCHANGES
         ]
         lines.append([str(hosts), rate, *cells, _ahead(times)])
-    heads = ["hosts", "rate", "top-k all-gather", "gTop-k plain", "gTop-k coded", "ahead"]
-    return _markdown(heads, lines)
+    return _markdown(HEADS, lines)
 
 
 def _ahead(times: dict[str, float]) -> str:
-    """Of top-k and plain gTop-k, which send entries alike, and then of top-k and coded."""
+    """Of top-k and gTop-k, with plain indices and with coded ones."""
     said = []
-    for name in ("gtopk plain", "gtopk coded"):
-        if name in times and "topk" in times:
-            ratio = times["topk"] / times[name]
+    for form in ("plain", "coded"):
+        topk, gtopk = times.get(f"topk {form}"), times.get(f"gtopk {form}")
+        if topk is not None and gtopk is not None:
+            ratio = topk / gtopk
             tie = abs(ratio - 1) <= TIE
-            said.append(f"{'tie' if tie else name if ratio > 1 else 'topk'} ({ratio:.2f})")
+            said.append(f"{'tie' if tie else 'gtopk' if ratio > 1 else 'topk'} ({ratio:.2f})")
     return "; ".join(said)
 
 
@@ -123,20 +123,21 @@ def predict_exchanges() -> str:
     for hosts in (2, 4, 8, 32):
         for rate, speed in RATES.items():
             times = {
-                "topk": costs.all_gather_sparse(hosts, KEPT, LATENCY, speed),
+                "topk plain": costs.all_gather_sparse(hosts, KEPT, LATENCY, speed),
                 "gtopk plain": costs.gtopk_tree(hosts, KEPT, LATENCY, speed),
+                "topk coded": costs.all_gather_sparse(hosts, 1, LATENCY, speed, itemsize=entries),
                 "gtopk coded": costs.gtopk_tree(hosts, 1, LATENCY, speed, itemsize=entries),
             }
             lines.append([str(hosts), rate, *map(_ms, times.values()), _ahead(times)])
-    heads = ["hosts", "rate", "top-k all-gather", "gTop-k plain", "gTop-k coded", "ahead"]
-    return _markdown(heads, lines)
+    return _markdown(HEADS, lines)
 
 
 def simulate_exchanges(hosts: int = 32) -> str:
     """The same programs on a virtual cluster of a size that no machine here can hold; merging costs
     nothing, coding does."""
     programs = {
-        "topk": lambda comm: sum_sparse(all_gather_sparse(comm, _nominal())),
+        "topk plain": lambda comm: all_gather_sparse(comm, _nominal(), form=Plain()),
+        "topk coded": lambda comm: all_gather_sparse(comm, _nominal(), form=Coded()),
         "gtopk plain": lambda comm: gtopk_all_reduce(comm, _nominal(), KEPT, form=Plain()),
         "gtopk coded": lambda comm: gtopk_all_reduce(comm, _nominal(), KEPT, form=Coded()),
     }
@@ -149,8 +150,7 @@ def simulate_exchanges(hosts: int = 32) -> str:
             world.run(_without_result(program))
             times[name] = world.elapsed
         lines.append([str(hosts), rate, *map(_ms, times.values()), _ahead(times)])
-    heads = ["hosts", "rate", "top-k all-gather", "gTop-k plain", "gTop-k coded", "ahead"]
-    return "simulated, the wire and coding at 10 GB/s of memory:\n\n" + _markdown(heads, lines)
+    return "simulated, the wire and coding at 10 GB/s of memory:\n\n" + _markdown(HEADS, lines)
 
 
 def _without_result(program: Any) -> Any:
