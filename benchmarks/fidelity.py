@@ -71,7 +71,7 @@ ASYNCHRONOUS = ("asgd",)
 
 QUICK = ("topk", "gtopk", "lags")
 
-PLAIN = dict.fromkeys(("topk", "gtopk"), {"packing": "plain"})
+PLAIN = {name: {"packing": "plain"} for name in ("topk", "gtopk")}
 """How real gradients' entries travel: their code is as long as they are uneven, which no one knows
 beforehand (they are predicted as uniform: 3 % too many bytes here)."""
 
@@ -244,8 +244,8 @@ def measure(
 
 
 def steps_of(name: str, settings: dict[str, Any], steps: int) -> int:
-    """How many are measured: whole periods; few of those that take seconds, more of short ones, most
-    where the first and the last are not like the others, since they send less."""
+    """How many are measured: whole periods; few of those that take seconds, more of short ones,
+    most where the first and the last are not like the others, since they send less."""
     if name in ASYNCHRONOUS:
         return 10 * steps
     if name in QUICK:
