@@ -67,7 +67,7 @@ DENSE = ("ssgd", "wfbp")
 """Take seconds a step, and so get fewer."""
 
 ASYNCHRONOUS = ("asgd",)
-"""Their parameter server is beside host 0 and has connections of its own run."""
+"""Their parameter server is beside host 0, and ends with them: each has a run of its own."""
 
 QUICK = ("topk", "gtopk", "lags")
 
