@@ -42,6 +42,7 @@ from thinwire.cluster import load_cluster
 from thinwire.models import describe, load_layer_times
 from thinwire.planner.simulate import Scene, simulate
 from thinwire.planner.timed import Load, load_of_table, measured_paces, paces_of
+from thinwire.run.probe.run import layers_beside
 
 BATCH, MODEL = 256, "mlp"
 HERE = Path(__file__).parent
@@ -170,7 +171,7 @@ def scene_of(situation: Situation, cluster: Path) -> Scene:
     measured = load_cluster(str(cluster))
     if situation.real:
         load = load_of_table(describe(mlp(), batch=BATCH))
-        times = load_layer_times(cluster.with_suffix(".layers.toml"))
+        times = load_layer_times(layers_beside(cluster))
         paces = measured_paces(load, times, [node.name for node in measured.nodes], BATCH)
         return Scene(cluster=measured, load=load, paces=tuple(paces), batch=BATCH)
     load = load_of_shapes()

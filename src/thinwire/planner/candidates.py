@@ -76,8 +76,8 @@ def _all(workload: Workload, cluster: Cluster, settings: Settings) -> Iterator[C
         yield Candidate(method="wfbp", settings={"groups": groups},
                         baseline=groups == "buckets", slow=groups == "merged",
                         **_closed(forms["ssgd"]))  # fmt: skip
-    # It hides messages behind the forward pass, too, which the form doesn't grant; what that can save
-    # is far less than what a method is left out for.
+    # It hides messages behind the forward pass, too, which the form doesn't grant; what that can
+    # save is far less than what a method is left out for.
     yield Candidate(method="bytescheduler", slow=True, **_closed(forms["ssgd"]))
     for factor in (1, LONGER):
         form = _forms(workload, cluster, settings, factor)["accumulate"]
