@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 NOT_BENCHMARKS := benchmarks/_%.py $(addprefix benchmarks/,netns.py relay.py tune.py accuracy.py)
 BENCHMARKS := $(filter-out $(NOT_BENCHMARKS),$(wildcard benchmarks/*.py))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Tests that start processes of their own have the machine to themselves; the others share its cores.
+SHARED := -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: help compare test unit check format docs figures bench clean
 .DEFAULT_GOAL := help
@@ -18,10 +20,11 @@ compare: $(READY) ## train by six methods on a virtual office; ARGS="--cluster t
 	$(BIN)/thinwire compare $(ARGS)
 
 test: $(READY) ## everything that must pass: all tests, doctests, the code in README and docs
-	$(PYTEST) -r fEs --doctest-modules tests src
+	$(PYTEST) $(SHARED) -r fEs -m "not distributed" --doctest-modules tests src
+	$(PYTEST) -r fEs -m distributed tests
 
 unit: $(READY) ## the fast tests and the doctests
-	$(PYTEST) -m "not slow and not distributed and not device" --doctest-modules tests src
+	$(PYTEST) $(SHARED) -m "not slow and not distributed and not device" --doctest-modules tests src
 
 check: $(READY) ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .

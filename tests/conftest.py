@@ -10,8 +10,9 @@ from thinwire.run.forks import start_server
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Of all tests, some need the fork server: it imports torch while they are collected."""
+    """Some that start processes fork them of a server: it imports torch while all are collected."""
     config = session.config
     everything = any(Path(argument).resolve() == Path(__file__).parent for argument in config.args)
-    if everything and not config.option.collectonly:
+    wanted = "not distributed" not in config.option.markexpr
+    if everything and wanted and not config.option.collectonly:
         start_server()

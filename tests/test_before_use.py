@@ -87,6 +87,7 @@ def test_a_scripted_part_has_all_called_for_beforehand():
     assert len(seen) == 4
 
 
+@pytest.mark.slow
 def test_a_model_that_is_to_be_compiled_has_all_called_for_beforehand():
     model = nn.Sequential(nn.Linear(2, 2))
     model.compile()  # nothing is compiled before it is called

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,15 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax, for all that ask."""
+    return ast.parse(path.read_text())
+
+
 def declared(path: Path) -> list[str] | None:
     """A file's `__all__`."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
     return None
@@ -53,7 +60,7 @@ def imported(*folders: Path) -> list[str]:
     found: dict[str, None] = {}
     for folder in folders:
         for path in folder.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(parsed(path)):
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and not node.level:
                     names = [node.module or ""]
@@ -87,7 +94,7 @@ def test_every_module_declares_its_names_in_order():
     for path in sorted(ROOT.rglob("*.py")):
         names = declared(path)
         if names is None:
-            body = ast.parse(path.read_text()).body
+            body = parsed(path).body
             assert not [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef)], path
         else:
             assert names == sorted(set(names), key=order), path
@@ -98,7 +105,7 @@ def test_a_package_only_reexports():
     for path in PACKAGES:
         if path == ROOT / "__init__.py":
             continue
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             text = ast.unparse(node)
             docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
             allowed = docstring or isinstance(node, ast.ImportFrom) or text.startswith("__all__ =")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,19 @@ def imports(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{alias.name}"
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """A text's syntax, for all that ask."""
+    return ast.parse(text)
+
+
 def upward(path: Path, text: str) -> list[str]:
     """The imports of a file that do not point downwards."""
     own = place(path)
     if own == "__init__":
         return []
     found = []
-    for line, name in imports(ast.parse(text), path):
+    for line, name in imports(parsed(text), path):
         parts = name.split(".")
         if parts[0] != "thinwire" or parts[1] == own:
             continue
@@ -100,7 +107,7 @@ def reserved(path: Path, text: str) -> list[str]:
     """The imports of a file that are left to others."""
     file = path.relative_to(ROOT).as_posix()
     found = []
-    for line, name in imports(ast.parse(text), path):
+    for line, name in imports(parsed(text), path):
         for module, allowed in RESERVED.items():
             if f"{name}.".startswith(f"{module}.") and file not in allowed:
                 found.append(f"{file}:{line}: imports {name}")

@@ -75,6 +75,7 @@ def test_the_emulated_model_is_predicted_whole():
     assert sum(load.forward) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_slow_host_sets_the_pace_and_hides_the_others_exchange(tmp_path: Path):
     cluster = tmp_path / "four.toml"
     cluster.write_text(

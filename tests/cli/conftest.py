@@ -8,15 +8,20 @@ from collections.abc import Callable
 
 import pytest
 
+from thinwire.run import forks
+
 cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 
 
 @pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def thinwire(tmp_path, monkeypatch, capsys, request) -> Callable[..., tuple[int, str, str]]:
     """Run a command line in a folder of its own: exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     for name in ("RANK", "WORLD_SIZE", "THINWIRE_INTERFACE"):
         monkeypatch.delenv(name, raising=False)
+
+    if not request.node.get_closest_marker("distributed"):  # no server where nothing forks
+        monkeypatch.setattr(forks, "start_server", lambda: None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])

@@ -53,6 +53,7 @@ def test_json_and_toml_hold_everything(model, tmp_path):
     assert load_table(tmp_path / "alexnet.toml") == table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

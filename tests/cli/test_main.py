@@ -16,6 +16,7 @@ from thinwire._version import __version__
 from thinwire.report.record import End, Eval, Header, Run
 from thinwire.report.recorder import Recorder
 from thinwire.run import compare as comparing
+from thinwire.run import forks
 
 cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 MOONS = "thinwire.testing.toys:Moons"
@@ -31,11 +32,14 @@ class Answer:
 
 
 @pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., Answer]:
+def thinwire(tmp_path, monkeypatch, capsys, request) -> Callable[..., Answer]:
     """Run a command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("THINWIRE_DATA", raising=False)
+
+    if not request.node.get_closest_marker("distributed"):  # no server where nothing forks
+        monkeypatch.setattr(forks, "start_server", lambda: None)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
@@ -275,6 +279,7 @@ def write_mistaken(folder):
     )
 
 
+@pytest.mark.distributed
 def test_a_target_relative_to_a_method_that_only_failed_gives_everything_but_a_verdict(
     thinwire, tmp_path
 ):
@@ -292,6 +297,7 @@ def test_a_target_relative_to_a_method_that_only_failed_gives_everything_but_a_v
         assert (tmp_path / "out" / name).exists()
 
 
+@pytest.mark.distributed
 def test_a_comparison_with_a_failed_run_exits_with_1_names_it_and_reports_the_others(
     thinwire, tmp_path
 ):

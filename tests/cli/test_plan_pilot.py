@@ -15,6 +15,7 @@ NODES = ("--nodes", "2", "--link", "100 Mbit/s", "--device-flops", "2 GFLOP/s")
 SHORT = ("--pilot", "--pilot-steps", "16", "--pilot-best", "1")
 
 
+@pytest.mark.distributed
 def test_step_and_loss_of_a_task_are_of_one_model_and_as_long_as_its_own_runs(thinwire, tmp_path):
     code, out, err = thinwire("plan", *NODES, "--task", "digits", *SHORT, "--json",
                               "--plot", "steps.svg")  # fmt: skip
@@ -38,6 +39,7 @@ def test_step_and_loss_of_a_task_are_of_one_model_and_as_long_as_its_own_runs(th
     assert all(row["label"] in words for row in pilot["rows"])
 
 
+@pytest.mark.distributed
 def test_the_loss_of_one_model_by_the_steps_of_another_is_told(thinwire):
     code, out, err = thinwire(
         "plan", "--params", "2M", "--step-time", "0.1s", "--nodes", "2", "--link", "100 Mbit/s",
@@ -52,6 +54,7 @@ def test_the_loss_of_one_model_by_the_steps_of_another_is_told(thinwire):
     assert "seed 3" in words
 
 
+@pytest.mark.distributed
 def test_ctrl_c_leaves_what_was_measured_and_the_plan(thinwire, monkeypatch):
     def stopped(jobs, make_task, folder, processes, watch):
         original(jobs[:1], make_task, folder, processes, watch)
@@ -68,6 +71,7 @@ def test_ctrl_c_leaves_what_was_measured_and_the_plan(thinwire, monkeypatch):
     assert told["pilot"]["verdict"].startswith("By loss per second so far ")
 
 
+@pytest.mark.distributed
 def test_a_pilot_out_of_patience_ends_and_says_how_to_shorten_it(thinwire, monkeypatch):
     train = training.train_pilot
     monkeypatch.setattr(training, "train_pilot", lambda request: train(request, patience=0.0))

@@ -28,6 +28,7 @@ def quickly(monkeypatch) -> None:
     monkeypatch.setattr(probes, "probe", probe)
 
 
+@pytest.mark.slow
 def test_a_machine_alone_is_measured_and_its_files_are_read_back(thinwire, tmp_path):
     words = ("-o", "mine.toml", "--batch", "1", "--threads", "1", "--json", "all.json")
     code, out, err = thinwire("probe", *words, "--name", "my desk")

@@ -174,6 +174,7 @@ def test_the_closed_form_is_the_recurrence(lab, size):
     assert costs.oktopk(size, k, lab.latency, lab.rate) == pytest.approx(ns / 1e9, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_it_sends_less_than_gtopk_and_top_k_from_some_number_of_workers_on():
     k = 25_600
     for size in (8, 32, 256):
@@ -217,6 +218,7 @@ def test_k_is_at_least_one(lab):
 # Coded indices, within the regions that the entries lie in.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("skew", [0.0, 4.0])
 @pytest.mark.parametrize("threshold", [None, 0.3, 1e9])

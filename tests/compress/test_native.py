@@ -43,10 +43,12 @@ def select_without_numba(rank: int, size: int) -> bool:
     return torch.equal(decode_indices(code, kept.numel), kept.index)
 
 
+@pytest.mark.distributed
 def test_numba_is_loaded_only_for_a_memory_that_is_worth_it():
     run(prepare_what_is_not_worth_it)
 
 
+@pytest.mark.distributed
 def test_without_numba_selection_and_codes_still_work():
     run(select_without_numba)
 

@@ -223,6 +223,7 @@ def test_ordinary_loops_of_any_shape_train_as_before(loop: Any, name: str):
     assert torch.equal(train(loop, name, LOSSLESS[name]), train(loop))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 def test_a_scheduler_ends_where_it_should_whenever_it_was_made(
     before: bool, recwarn: pytest.WarningsRecorder
@@ -503,6 +504,7 @@ def test_finish_may_be_called_at_any_time_and_again():
         tw.digests()
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_alive_afterwards():
     model = network()
     optimizer = sgd(model)

@@ -95,6 +95,7 @@ def test_an_accuracy_is_an_evaluation_also_after_the_end(tmp_path: Path):
     assert run.evals[1].time == run.end.time
 
 
+@pytest.mark.slow
 def test_a_record_keeps_no_model_alive(tmp_path: Path):
     model = train(2, record=tmp_path)
     gone = weakref.ref(model)

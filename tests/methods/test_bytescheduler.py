@@ -119,6 +119,7 @@ def virtual(
 # What comes out.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ALL, ids=ids)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_a_small_model_ends_with_the_bits_of_plain_s_sgd(run_method, method, size):
@@ -134,6 +135,7 @@ def test_uneven_batches_are_weighted_by_their_samples(run_method):
     assert torch.equal(ours.params[2], plain.params[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4, 5])
 def test_a_model_that_goes_round_the_ring_ends_as_plain_s_sgd_to_rounding(run_method, size):
     task = Wide()
@@ -146,6 +148,7 @@ def test_a_model_that_goes_round_the_ring_ends_as_plain_s_sgd_to_rounding(run_me
         assert torch.equal(ours.params[0], plain.params[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -245,6 +248,7 @@ def test_ranks_that_finish_layers_in_different_orders_do_not_wait_in_a_circle():
         queued(size, 500, 500, [100, 300, 200, 400, 50])
 
 
+@pytest.mark.slow
 def test_what_is_sent_beside_the_next_forward_pass_shortens_the_step():
     """The exchange takes longer than backward: WFBP shows the rest, priorities hide some of it.
     With all credit there are no priorities."""

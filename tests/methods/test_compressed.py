@@ -39,6 +39,7 @@ def name_of(method: Method) -> str:
     return repr(method)[:60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", COMPRESSED, ids=name_of)
 @pytest.mark.parametrize("shares", [(1,), (1, 1), (3, 1, 4), (1, 2, 3, 4, 5)])
 def test_what_was_applied_and_what_is_remembered_are_the_gradients(feed_method, method, shares):
@@ -69,6 +70,7 @@ def memory_of(method: Method, state) -> torch.Tensor:
     return torch.cat(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FAMILY, ids=name_of)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_all_ranks_apply_the_same_bits(feed_method, method, size):
@@ -87,6 +89,7 @@ LOSSLESS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", LOSSLESS, ids=name_of)
 @pytest.mark.parametrize("shares", [(4,), (4, 4), (6, 2, 3)])
 def test_the_lossless_setting_is_synchronous_sgd(run_method, method, shares):
@@ -127,6 +130,7 @@ class Double(Moons):
         return 0.0, 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FAMILY, ids=name_of)
 @pytest.mark.parametrize("task", [One, Frozen, Double])
 @pytest.mark.parametrize("size", [1, 3])
@@ -170,6 +174,7 @@ class Matrix(Timing):
         return nn.Linear(side, side, bias=True, device="meta")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FAMILY, ids=name_of)
 def test_large_models_are_timed_without_arithmetic(run_method, method):
     task = Matrix(num_params=25_000_000, flops_per_sample=1e6)

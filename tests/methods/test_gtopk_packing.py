@@ -11,6 +11,7 @@ from thinwire.passes import CODED_FROM
 from thinwire.testing.toys import Quadratic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("losses", ["paper", "kept"])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_training_is_the_same_to_the_bit_and_sends_less(run_method, losses, size):

@@ -33,6 +33,7 @@ def made_up(size: int, steps: int = 7, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, steps, P, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ALL, ids=ids)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_of_every_tensor_what_was_applied_and_what_waits_are_all_gradients(
@@ -134,6 +135,7 @@ def test_adaptive_densities_send_no_less_and_are_remembered(feed_method):
     assert kept == [3, 1, 32, 1, 12]
 
 
+@pytest.mark.slow
 def test_with_much_time_to_hide_behind_adaptive_densities_rise(run_method):
     """The slower the machines compute, the more entries hide behind a gradient."""
     sent = {}

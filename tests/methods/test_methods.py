@@ -46,6 +46,7 @@ def alone_reference(size: int, steps: int, batch: int = 4, accumulate: int = 1) 
     return torch.cat([p.data.reshape(-1) for p in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_method_runs_on_any_number_of_workers_and_repeats(run_method, name, size):
@@ -59,6 +60,7 @@ def test_every_method_runs_on_any_number_of_workers_and_repeats(run_method, name
     assert torch.isfinite(first.params[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 @pytest.mark.parametrize("size", [2, 4, 5])
 def test_replicas_of_synchronous_methods_agree_bit_for_bit(run_method, name, size):
@@ -81,6 +83,7 @@ LOSSLESS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", LOSSLESS, ids=lambda m: repr(m)[:40])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_lossless_setting_equals_one_process_with_the_union_of_the_batches(
@@ -118,6 +121,7 @@ def test_accumulation_exchanges_once_per_group_and_takes_the_rest(run_method, st
     assert sent * steps == sent_plain * exchanges
 
 
+@pytest.mark.slow
 def test_sparse_methods_send_less_than_dense(run_method):
     task = Quadratic(dim=2000)
     sent = {
@@ -127,6 +131,7 @@ def test_sparse_methods_send_less_than_dense(run_method):
     assert sent["gtopk"] < sent["topk"] < sent["ssgd"] / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns(run_method, name):
     settings = {"density": 0.25} if name in ("topk", "gtopk", "oktopk") else {}

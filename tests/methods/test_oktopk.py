@@ -19,6 +19,7 @@ def drawn(size: int, steps: int) -> torch.Tensor:
     return scale * (common + torch.randn(size, steps, NUMEL, generator=generator))
 
 
+@pytest.mark.slow
 def test_it_selects_about_k_at_every_step_and_exactly_where_it_estimates(feed_method):
     k = 60
     method = OkTopk(density=0.01, estimate_every=8)
@@ -29,6 +30,7 @@ def test_it_selects_about_k_at_every_step_and_exactly_where_it_estimates(feed_me
     assert float(counts.float().mean()) > 0.7 * k
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_what_is_chosen_is_nearly_what_an_exact_choice_would_be(feed_method, size):
     """The exact choice: estimating at every step."""
@@ -41,6 +43,7 @@ def test_what_is_chosen_is_nearly_what_an_exact_choice_would_be(feed_method, siz
     assert applied[16] == pytest.approx(applied[1], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4, 7, 16])
 def test_a_step_sends_less_than_6k_words_however_many_workers_there_are(feed_method, size):
     k, steps = 60, 31
@@ -55,6 +58,7 @@ def test_a_step_sends_less_than_6k_words_however_many_workers_there_are(feed_met
         assert words < 6 * k * (size - 1) / size
 
 
+@pytest.mark.slow
 def test_with_many_workers_it_sends_a_fraction_of_what_topk_does(feed_method):
     gradients = drawn(16, 32)
     sent = []

@@ -43,6 +43,7 @@ def meters(result: Any) -> list[tuple[int, int]]:
     return [(e.meter.sent, e.meter.messages_sent) for e in result.world.endpoints]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("density", [0.001, 0.03, 0.6])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -45,6 +45,7 @@ def run(name: str) -> End:
     return run_virtual(job, Moons(), lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_phases_of_a_method_are_named_and_add_up_to_its_time(name):
     end = run(name)

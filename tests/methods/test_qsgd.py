@@ -16,6 +16,7 @@ def drawn(size: int, steps: int, numel: int = 300) -> torch.Tensor:
     return once.repeat(1, steps, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", [(1,), (1, 1), (5, 1, 2)])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_it_is_the_weighted_mean_on_average(feed_method, shares, bits):
@@ -39,6 +40,7 @@ def test_ranks_draw_apart_so_that_their_noise_averages_out(feed_method):
     assert noise(8) == pytest.approx(noise(1) / 8, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_what_rounding_took_is_sent_later_where_it_is_kept(feed_method, bits):
     gradients = drawn(2, 100)

@@ -136,6 +136,7 @@ def test_on_one_channel_messages_go_one_after_the_other():
     assert under_way(train(WFBP(), 2, steps=2)) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "optimal"])
 def test_where_start_ups_are_dear_measured_groups_are_few_and_the_step_is_shorter(groups):
     """On one channel, as the models have it: never slower than a message each, nor than one."""

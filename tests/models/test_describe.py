@@ -318,6 +318,7 @@ def test_values_that_a_model_looks_at_are_zero_and_said_so():
         torch.autocast("meta", enabled=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Choosing, Endless])
 def test_shapes_that_follow_from_values_and_endless_loops_are_refused(kind: type[nn.Linear]):
     message = f"model {kind.__name__}: the forward pass did not run on the meta"

@@ -115,6 +115,7 @@ def test_backward_takes_twice_the_forward_pass_but_for_what_needs_no_gradient(na
     assert table.backward_flops == 2 * table.forward_flops - spared
 
 
+@pytest.mark.slow
 def test_every_gradient_comes_and_operations_divide_by_the_batch():
     for name in PUBLISHED:
         table = published_table(name)

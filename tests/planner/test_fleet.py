@@ -57,6 +57,7 @@ def at_once(name: str, cluster: Cluster, numel: int, settings: Settings, steps: 
     return found.step_time * steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("numel", [4096, 512 * 1024])
 def test_uneven_workers_take_as_long_as_in_the_virtual_world(size: int, numel: int):
@@ -116,6 +117,7 @@ def test_the_window_goes_round():
         assert _window_max(values, width, 2, 1).tolist() == slow
 
 
+@pytest.mark.slow
 def test_ten_thousand_workers_with_jitter():
     job = Workload(name="job", num_params=25_000, batch=32, step_times=(0.1,))
     still, jittery = (

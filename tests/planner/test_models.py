@@ -76,6 +76,7 @@ def test_bert_figures_follow_from_its_layers(width: int, depth: int, name: str):
     assert MODELS[name].macs == pytest.approx(macs, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_model_outside_the_table_is_described_on_the_spot():
     found = find_model("thinwire.models.lstm_ptb:LSTMPTB")
     assert found.num_params == 66_034_000

@@ -106,6 +106,7 @@ def test_a_cheap_slow_machine_is_named_unless_it_is_late():
     assert not any("by itself" in text for text in late.caveats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["price", "bytes"])
 def test_the_cheapest_that_is_in_time_wins(target: str):
     cluster = cluster_of(1.0, 1.0, 1.0, 1.0)
@@ -141,6 +142,7 @@ def test_where_all_are_late_the_fastest_says_by_how_much():
     assert "too long" in found.verdict
 
 
+@pytest.mark.slow
 def test_a_longer_period_that_would_be_in_time_is_named_and_not_chosen():
     cluster = cluster_of(1.0, 1.0, 1.0, 1.0, latency=0.5)
     samples = int(HOUR * BATCH / STEP)

@@ -74,6 +74,7 @@ def test_one_straggler_is_what_limits_a_dense_step():
     assert "need more samples" in found.caveats[0]
 
 
+@pytest.mark.slow
 def test_messages_that_are_all_latency_are_called_so():
     found = ask(cluster_of(8, 1e9, latency=0.05), numel=1000, step=0.02)
     assert found["ssgd"].simulated.limit == "latency"
@@ -138,6 +139,7 @@ def test_energy_needs_powers_and_ranks_by_joules():
     assert found.rows[0].cost == found.rows[0].simulated.joules_per_sample
 
 
+@pytest.mark.slow
 def test_fewest_bytes_are_not_those_of_one_machine_that_is_slower():
     found = ask(cluster_of(4, 12.5e6), target="bytes")
     assert found.choice.label != "alone"
@@ -159,6 +161,7 @@ def test_what_the_budget_leaves_no_time_for_is_named():
     assert any("were over" in each.reason for each in found.skipped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [True, False])
 def test_the_written_file_sets_the_choice(tmp_path: Path, real: bool):
     found = ask(cluster_of(4, 12.5e6), numel=60_000_000)

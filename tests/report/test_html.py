@@ -108,6 +108,7 @@ def test_no_number_is_nan_or_infinite(text):
     assert not re.search(r"\b(nan|inf)\b", pictures, re.IGNORECASE)
 
 
+@pytest.mark.slow
 def test_text_of_the_record_cannot_become_markup(tmp_path):
     evil = '</script><img src=x onerror="alert(1)">\'&{css}'
     methods = [MadeUpMethod(label="ssgd", sent=100), MadeUpMethod(label=evil, sent=50)]

@@ -76,6 +76,7 @@ def test_rendering_again_gives_the_same_bytes(folder):
     assert [path.read_bytes() for path in _render(folder)[0].files] == before
 
 
+@pytest.mark.slow
 def test_a_record_cut_anywhere_still_gives_a_report(folder):
     data = (folder / "record.jsonl").read_bytes()
     for share in (0.1, 0.33, 0.5, 0.77, 0.99):

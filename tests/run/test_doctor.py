@@ -219,6 +219,7 @@ def test_a_rank_that_answers_nothing_ends_at_the_limit(listener):
     assert "connected, but no answer within 0.2 s" in pair.problem
 
 
+@pytest.mark.slow
 def test_a_link_that_passes_small_messages_only_is_told_apart(listener):
     def small_only() -> None:
         sock, _ = listener.accept()
@@ -251,6 +252,7 @@ def test_what_hangs_is_given_up():
     release.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [(0.01, 60.0), (60.0, 0.01)])
 def test_the_watchdog_ends_a_process_that_outlives_every_deadline(monkeypatch, limits):
     codes: list[int] = []

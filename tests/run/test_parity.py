@@ -160,6 +160,7 @@ def test_every_synchronous_method_of_the_table_is_compared():
     assert {case.method for case in CASES} == synchronous - {"alone"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 5])
 @pytest.mark.parametrize(
     "case", [CASES[3], CASES[5], CASES[9], ASYNCHRONOUS], ids=lambda case: case.id

@@ -32,6 +32,7 @@ def request(*candidates: Candidate, task: str = MOONS, **more) -> Piloting:
     return Piloting(cluster=CLUSTER, task=task, candidates=candidates, processes=1, **more)
 
 
+@pytest.mark.distributed
 def test_all_methods_see_as_many_samples_and_their_curves_count_steps_of_a_batch(tmp_path):
     found = train_pilot(request(PLAIN, SPARSE, ALONE, steps=12, batch=4), tmp_path)
     assert (found.steps, found.batch, found.stopped) == (12, 4, False)
@@ -42,6 +43,7 @@ def test_all_methods_see_as_many_samples_and_their_curves_count_steps_of_a_batch
     assert all(curve.whole for curve in found.curves.values())
 
 
+@pytest.mark.distributed
 def test_methods_with_the_updates_of_ssgd_are_trained_once(tmp_path):
     found = train_pilot(request(DENSE, PLAIN, steps=4), tmp_path)
     assert list(found.curves) == ["ssgd"]
@@ -49,6 +51,7 @@ def test_methods_with_the_updates_of_ssgd_are_trained_once(tmp_path):
     assert spec_of(SPARSE).label == SPARSE.label
 
 
+@pytest.mark.distributed
 def test_tuned_settings_are_those_of_a_comparison(tmp_path):
     gtopk = Candidate(method="gtopk", settings={"density": 0.01}, lossy=True)
     found = train_pilot(request(gtopk, ALONE, task="digits", steps=2, seed=5), tmp_path)
@@ -60,6 +63,7 @@ def test_tuned_settings_are_those_of_a_comparison(tmp_path):
     assert found.notes[0].startswith("Learning rates are tuned for digits")
 
 
+@pytest.mark.distributed
 def test_what_the_user_sets_holds_and_an_untuned_task_is_told(tmp_path):
     found = train_pilot(request(PLAIN, steps=2, given={"train.lr": 0.25}), tmp_path)
     (run,) = read_record(tmp_path).runs
@@ -79,6 +83,7 @@ class Mistaken(Method):
             w.apply(w.all_reduce(w.gradient(batch)))
 
 
+@pytest.mark.distributed
 def test_a_method_that_fails_is_told_and_the_others_stay(tmp_path):
     broken = Candidate(method=f"{__name__}:Mistaken", lossy=True)
     found = train_pilot(request(PLAIN, broken, steps=8, batch=4), tmp_path)

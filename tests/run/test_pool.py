@@ -56,6 +56,7 @@ def moons() -> Task:
     return load_task("thinwire.testing.toys:Moons")
 
 
+@pytest.mark.distributed
 def test_each_job_ends_in_the_record_and_one_that_raises_fails_alone(tmp_path, make_job):
     folder = folder_with_header(tmp_path)
     (folder / "record-1.jsonl").write_text("")  # of an earlier try
@@ -82,7 +83,7 @@ def test_each_job_ends_in_the_record_and_one_that_raises_fails_alone(tmp_path, m
     assert "the mistake of a user" in run.end.error
 
 
-@pytest.mark.slow
+@pytest.mark.distributed
 def test_a_killed_process_is_reported_for_every_job_it_took_along(tmp_path, make_job):
     folder = folder_with_header(tmp_path)
     jobs = [make_job(seed=seed, epochs=0.1) for seed in (0, 1)]
@@ -92,7 +93,7 @@ def test_a_killed_process_is_reported_for_every_job_it_took_along(tmp_path, make
     assert read_record(folder).done() == set()
 
 
-@pytest.mark.slow
+@pytest.mark.distributed
 def test_a_watcher_that_raises_ends_the_processes(tmp_path, make_job):
     folder = folder_with_header(tmp_path)
 

@@ -80,6 +80,7 @@ def test_a_pair_has_round_trips_packets_and_both_streams_and_strangers_are_turne
     assert wire.up.seconds == pytest.approx(0.2, rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_closed_port_a_silent_and_a_missing_peer_are_named(listener):
     short = WireLimits(connect=0.2, stream=0.1, extra=0.1)
     silent = measure(target_of(listener), 1, "127.0.0.1", short)
@@ -95,6 +96,7 @@ def test_a_closed_port_a_silent_and_a_missing_peer_are_named(listener):
     assert "rank 1 (127.0.0.1) cannot reach rank 0 at 127.0.0.1:" in gone.problem
 
 
+@pytest.mark.slow
 def test_a_wire_that_passes_small_messages_only_is_told_apart(listener):
     def small_only() -> None:
         control = accept(listener, b"token", [1], b"C", time.monotonic() + 5)[1]
@@ -199,6 +201,7 @@ def test_an_unknown_model_and_one_without_products_are_bad_input(own):
         load_subject("own_models:make", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numel", [1, 1000, 200_000])
 def test_every_kind_of_work_has_a_rate_at_any_size(numel):
     found = measure_kernels(numel, 0.0)
@@ -206,6 +209,7 @@ def test_every_kind_of_work_has_a_rate_at_any_size(numel):
     assert all(kernel.rate > 0 for kernel in found.values())
 
 
+@pytest.mark.slow
 def test_the_price_of_an_entry_is_not_that_of_a_call():
     """270 entries, what density 0.001 leaves of a small model, would be mostly overhead."""
     found = measure_kernels(270_000, 0.0)
@@ -304,6 +308,7 @@ def _alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_alone")
 def test_one_machine_alone_is_measured_without_a_wire():
     notes = Notes()

@@ -390,6 +390,7 @@ def test_nothing_measured_is_an_error_that_says_why():
         fit(survey)
 
 
+@pytest.mark.slow
 def test_the_sites_of_a_preset_are_found_again():
     cluster = load_cluster("two-sites")
     found = lines_of(cluster)

@@ -72,6 +72,7 @@ def test_the_model_is_as_documented():
     assert Digits().flops_per_sample == 2 * 132_736
 
 
+@pytest.mark.slow
 def test_plain_training_learns_to_read():
     task = Digits()
     x, y = task.train_data()

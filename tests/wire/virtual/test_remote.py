@@ -357,6 +357,7 @@ def test_a_script_without_distribute_is_told_so():
     assert "ended without tw.distribute(): there is nothing to simulate" in str(error)
 
 
+@pytest.mark.slow
 def test_a_rank_lost_in_its_own_code_is_warned_of_and_then_ends_the_run():
     def program(comm: RemoteComm) -> None:
         if comm.rank == 1:
