@@ -1,6 +1,6 @@
 """How fast the real wire is: against gloo's send and recv, and against bare TCP, in one run.
 
-    python benchmarks/wire_latency.py [--json FILE] [--rounds 15]
+    python benchmarks/wire_latency.py [--json FILE] [--rounds 41]
 
 Two processes open all three and take turns in short rounds, so that whatever else the machine does
 hits all alike. A round trip is a packet of 64 bytes there and back, from one main thread to the
@@ -218,7 +218,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--small", type=int, default=200, help="round trips in a round")
     parser.add_argument("--large", type=int, default=3, help="transfers of 10 MB in a round")
     parser.add_argument("--rate", default="1gbit", help="of the shaped link, as tc writes it")
