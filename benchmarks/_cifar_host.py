@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 import thinwire as tw
+from netns import on_the_wire
 from thinwire.compress._native import kernels
 from thinwire.tasks.models import ResNet20, cifar_cnn
 
@@ -34,7 +35,6 @@ MODELS = {"cnn": cifar_cnn, "resnet20": ResNet20}
 OWN_MOMENTUM = ("dgc",)
 """Methods that have momentum themselves."""
 
-SENT = Path("/sys/class/net/e0/statistics/tx_bytes")
 SEED, MOMENTUM, POLL, PATIENCE = 0, 0.9, 0.002, 300.0
 PR_SET_PDEATHSIG = 1
 
@@ -124,11 +124,6 @@ def accuracy_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
         )
     model.train()
     return right / len(y)
-
-
-def on_the_wire() -> int:
-    """Bytes that this host's interface has sent."""
-    return int(SENT.read_text()) if SENT.exists() else 0
 
 
 class Script:

@@ -26,6 +26,7 @@ from torch import nn
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from _wire_models import Emulated, RandomImages, Shapes, SleepingModel, load_shapes
+from netns import on_the_wire
 from thinwire import collectives as co
 from thinwire.batches import SampleStream
 from thinwire.compress import add_sets
@@ -40,7 +41,6 @@ from thinwire.worker import Body, Optimizer, Plan, Replica, Server, Worker
 
 BATCH = 32
 LR = 1e-3
-COUNTERS = Path("/sys/class/net/e0/statistics")
 
 
 @dataclass
@@ -88,12 +88,6 @@ class Watched:
             self.frames_before = on_the_wire("tx_packets")
         self.stamp()
         return self.body.next_batch(step, stream)
-
-
-def on_the_wire(counter: str = "tx_bytes") -> int:
-    """Bytes that this host's interface has sent, or frames ("tx_packets")."""
-    path = COUNTERS / counter
-    return int(path.read_text()) if path.exists() else 0
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:

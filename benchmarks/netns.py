@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 try:
     from relay import Relay
@@ -30,9 +31,10 @@ except ImportError:  # loaded from a test, by path
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from relay import Relay
 
-__all__ = ["Counters", "Lab", "bytes_per_second", "why_not"]
+__all__ = ["Counters", "Lab", "bytes_per_second", "on_the_wire", "why_not"]
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_STATISTICS = "/sys/class/net/e0/statistics"
 
 
 def bytes_per_second(rate: str) -> float:
@@ -45,6 +47,12 @@ def bytes_per_second(rate: str) -> float:
     if unit not in _BITS:
         raise ValueError(f"rate = {rate!r}; a number and one of {', '.join(_BITS)}")
     return float(number) * _BITS[unit] / 8
+
+
+def on_the_wire(counter: str = "tx_bytes") -> int:
+    """What the asking host has sent, in bytes or, by "tx_packets", in frames; 0 outside a lab."""
+    path = Path(_STATISTICS, counter)
+    return int(path.read_text()) if path.exists() else 0
 
 
 def why_not() -> str:
@@ -163,8 +171,7 @@ class Lab:
 
     def counters(self, host: int) -> Counters:
         """What a host's interface has carried since the lab was built."""
-        folder = "/sys/class/net/e0/statistics"
-        command = ("cat", f"{folder}/tx_bytes", f"{folder}/rx_bytes")
+        command = ("cat", f"{_STATISTICS}/tx_bytes", f"{_STATISTICS}/rx_bytes")
         text = _run("ip", "netns", "exec", self._name(host), *command)
         return Counters(*map(int, text.split()))
 
