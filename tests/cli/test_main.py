@@ -16,7 +16,6 @@ from thinwire._version import __version__
 from thinwire.report.record import End, Eval, Header, Run
 from thinwire.report.recorder import Recorder
 from thinwire.run import compare as comparing
-from thinwire.run import forks
 
 cli = importlib.import_module("thinwire.cli.main")  # the package has a function of that name
 MOONS = "thinwire.testing.toys:Moons"
@@ -32,14 +31,11 @@ class Answer:
 
 
 @pytest.fixture
-def thinwire(tmp_path, monkeypatch, capsys, request) -> Callable[..., Answer]:
+def thinwire(tmp_path, monkeypatch, capsys) -> Callable[..., Answer]:
     """Run a command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("THINWIRE_DATA", raising=False)
-
-    if not request.node.get_closest_marker("distributed"):  # no server where nothing forks
-        monkeypatch.setattr(forks, "start_server", lambda: None)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
