@@ -31,6 +31,7 @@ def sparse(k, numel=1 << 24):
 
 DENSE = {
     "all_reduce_ring": lambda c, n: co.all_reduce(c, dense(n), "ring"),
+    "all_reduce_segmented_ring": lambda c, n: co.all_reduce(c, dense(n), "segmented_ring"),
     "all_reduce_halving_doubling": lambda c, n: co.all_reduce(c, dense(n), "halving_doubling"),
     "all_reduce_tree": lambda c, n: co.all_reduce(c, dense(n), "tree"),
     "reduce": lambda c, n: co.reduce(c, dense(n)),
@@ -45,6 +46,7 @@ DENSE = {
 # Two messages never meet on a link in these, so the two link models must agree.
 WITHOUT_CONTENTION = [
     "all_reduce_ring",
+    "all_reduce_segmented_ring",
     "broadcast",
     "reduce_scatter_ring",
     "all_gather_ring",
@@ -177,6 +179,21 @@ def test_recurrence_and_closed_form_agree_at_powers_of_two(num_workers):
         assert net.run(plan) == closed
         down = schedule.broadcast(num_workers, net.size(4 * numel))
         assert net.run(down) == costs.broadcast(num_workers, numel, 0.3e-3, 12.5e6)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4, 7, 8, 32])
+@pytest.mark.parametrize("latency", [0.0, 0.3e-3, 0.5])
+def test_segments_take_the_closed_form_where_they_are_equal(lab, num_workers, latency):
+    net = costs.Network(latency, 12.5e6, True)
+    for per_segment in (1, 1000):
+        numel = num_workers * schedule.SEGMENTS * per_segment
+        plan = schedule.segmented_ring(num_workers, numel, lambda n: net.size(4 * n))
+        closed = costs.all_reduce_segmented_ring(num_workers, numel, latency, 12.5e6)
+        assert net.run(plan) == closed
+        elapsed, *_ = lab.time(
+            num_workers, lambda c, n=numel: DENSE["all_reduce_segmented_ring"](c, n)
+        )
+        assert elapsed == costs.all_reduce_segmented_ring(num_workers, numel, lab.latency, lab.rate)
 
 
 ALPHA, BYTE = 0.436e-3, 9e-9

@@ -221,7 +221,7 @@ def test_collectives_may_follow_each_other_under_one_tag(lab):
         return x
 
     for x in lab.run(3, program):
-        assert torch.equal(x, torch.full((10,), 3.0**6))
+        assert torch.equal(x, torch.full((10,), 3.0 ** (2 * len(ALL_REDUCES))))
 
 
 def test_collectives_run_side_by_side_in_tasks_begun_in_different_order(lab):
@@ -310,3 +310,5 @@ def test_the_rule_for_auto_is_as_documented():
     ring = co.choose_all_reduce(4, 4 * 64 * 1024)
     below = co.choose_all_reduce(4, 4 * 64 * 1024 - 1)
     assert (ring, below, co.choose_all_reduce(6, 8)) == ("ring", "halving_doubling", "tree")
+    assert co.choose_all_reduce(4, 4 * 256 * 1024 - 1) == "ring"
+    assert co.choose_all_reduce(4, 4 * 256 * 1024) == "segmented_ring"

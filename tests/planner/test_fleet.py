@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from thinwire.errors import InputError
 from thinwire.methods import SSGD, GTopK, LocalSGD, Method, TopK
 from thinwire.planner import Settings, Workload
 from thinwire.planner.fleet import Fleet, _window_max, grow
-from thinwire.planner.rounds import ring
+from thinwire.planner.rounds import ring, segmented_ring
 from thinwire.planner.scale import scale
 from thinwire.tasks.timing import Timing
 from thinwire.wire import Comm
@@ -73,10 +74,11 @@ def test_uneven_workers_take_as_long_as_in_the_virtual_world(size: int, numel: i
     assert found == pytest.approx(exact, rel=apart)
 
 
-def test_a_ring_takes_as_long_as_in_the_virtual_world():
-    cluster, numel = uneven(8), 512 * 1024
+@pytest.mark.parametrize(("numel", "kind"), [(256 * 1024, ring), (512 * 1024, segmented_ring)])
+def test_a_ring_takes_as_long_as_in_the_virtual_world(numel: int, kind: Any):
+    cluster = uneven(8)
     fleet = Fleet(cluster)
-    legs = fleet.legs(ring(8, 4 * numel))
+    legs = fleet.legs(kind(8, 4 * numel))
     compute = np.array([BATCH * FLOPS / node.rate for node in cluster.nodes])
     apply = fleet.seconds({"step": 20.0 * numel})
     for _ in range(STEPS):
@@ -93,16 +95,19 @@ def test_local_steps_by_speed_take_as_long_as_in_the_virtual_world():
     assert at_once("localsgd", cluster, 4096, settings, STEPS) == pytest.approx(exact, abs=1e-7)
 
 
-def test_a_ring_at_once_is_the_ring_round_by_round():
+@pytest.mark.parametrize("kind", [ring, segmented_ring])
+def test_a_ring_at_once_is_the_ring_round_by_round(kind: Any):
     cluster = uneven(7)
     job = Workload(name="job", num_params=7 * 64 * 1024, batch=BATCH, flops=FLOPS)
     fleets = [Fleet(cluster), Fleet(cluster)]
     for fleet, by_round in zip(fleets, (False, True), strict=True):
-        legs = fleet.legs(ring(7, 4 * job.num_params))
+        legs = fleet.legs(kind(7, 4 * job.num_params))
         assert legs[0].is_steady_ring
         for _ in range(3):
             fleet.spend(np.array([0.01 * s for s in SLOW[:7]]))
-            if by_round:
+            if by_round and legs[0].segments > 1:
+                fleet._segmented(legs[0])
+            elif by_round:
                 for _ in range(legs[0].repeat):
                     fleet._round(legs[0])
             else:

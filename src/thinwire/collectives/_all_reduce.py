@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thinwire.collectives._moves import broadcast_packet
-from thinwire.collectives._schedule import core_rank, halves, power_below, tree_children
+from thinwire.collectives._schedule import (
+    SEGMENTS,
+    core_rank,
+    halves,
+    power_below,
+    tree_children,
+)
 from thinwire.collectives._vector import (
     Vector,
     add,
@@ -49,6 +55,29 @@ def _ring(comm: Comm, flat: Vector, tag: Tag) -> None:
         if len(mine):
             part = receive(comm, (rank - 1) % size, tag, mine, len(mine))
             fill(mine, part)
+
+
+def _segmented_ring(comm: Comm, flat: Vector, tag: Tag) -> None:
+    """The ring, with each chunk in segments: one is added up and passed on while the next is still
+    coming, so that the line to the next rank never waits for that."""
+    rank, size = comm.rank, comm.size
+    chunks = [split(chunk, SEGMENTS) for chunk in split(flat, size)]
+    following, before = (rank + 1) % size, (rank - 1) % size
+    for own in chunks[before]:
+        if len(own):
+            comm.post(following, packet(copy(own)), tag)
+    for hop in range(2, 2 * size):
+        for own in chunks[(rank - hop) % size]:
+            if not len(own):
+                continue
+            part = receive(comm, before, tag, own, len(own))
+            if hop <= size:
+                part = add(part, own)
+            if hop >= size:
+                fill(own, part)
+            if hop < 2 * size - 1:
+                # Without a copy: `part` is a fresh sum or came off the wire, and is only read here.
+                comm.post(following, packet(part), tag)
 
 
 # Halving-doubling.
@@ -144,5 +173,6 @@ def _tree(comm: Comm, flat: Vector, tag: Tag) -> None:
 ALL_REDUCES: dict[str, Callable[[Comm, Vector, Tag], None]] = {
     "halving_doubling": _halving_doubling,
     "ring": _ring,
+    "segmented_ring": _segmented_ring,
     "tree": _tree,
 }

@@ -15,6 +15,7 @@ from thinwire.errors import InputError
 
 __all__ = [
     "MAX_BUFFERS",
+    "SEGMENTS",
     "Op",
     "Schedule",
     "blocks_by_round",
@@ -29,6 +30,8 @@ __all__ = [
     "power_below",
     "reduce",
     "rounds",
+    "segmented_chunks",
+    "segmented_ring",
     "sent_bytes",
     "tree_children",
 ]
@@ -44,6 +47,10 @@ _ENTRY, _COUNT = 8, 8
 
 MAX_BUFFERS = 255
 """Buffers that fit into one packet."""
+
+
+SEGMENTS = 4
+"""Of a chunk, in the segmented ring."""
 
 
 def check_size(num_workers: int, numel: int) -> None:
@@ -121,6 +128,45 @@ def broadcast(num_workers: int, nbytes: int) -> Schedule:
         ops: list[Op] = [("recv", rank & (rank - 1), 0)] if rank else []
         children = tree_children(rank, num_workers)
         ops += [("send", child, nbytes) for child in reversed(children)]
+        schedule.append(ops)
+    return schedule
+
+
+def segmented_chunks(num_workers: int, numel: int) -> list[list[int]]:
+    """Elements of each segment of each chunk of the segmented ring.
+
+    >>> segmented_chunks(2, 11)
+    [[2, 2, 1, 1], [2, 1, 1, 1]]
+    """
+    return [_dealt(n, SEGMENTS) for n in _dealt(numel, num_workers)]
+
+
+def _dealt(numel: int, parts: int) -> list[int]:
+    """As `tensor_split` deals out elements."""
+    least, more = divmod(numel, parts)
+    return [least + (i < more) for i in range(parts)]
+
+
+def segmented_ring(num_workers: int, numel: int, message: Callable[[int], int]) -> Schedule:
+    """The ring all-reduce with its chunks in segments, as `dense` runs it.
+
+    Args:
+        num_workers: P, >= 1.
+        numel: elements of the tensor.
+        message: bytes of a packet with that many elements; empty ones are not sent.
+    """
+    if num_workers == 1:
+        return [[]]
+    chunks = [[message(n) for n in each if n] for each in segmented_chunks(num_workers, numel)]
+    schedule: Schedule = []
+    for rank in range(num_workers):
+        following, before = (rank + 1) % num_workers, (rank - 1) % num_workers
+        ops: list[Op] = [("send", following, n) for n in chunks[before]]
+        for hop in range(2, 2 * num_workers):
+            for n in chunks[(rank - hop) % num_workers]:
+                ops.append(("recv", before, 0))
+                if hop < 2 * num_workers - 1:
+                    ops.append(("send", following, n))
         schedule.append(ops)
     return schedule
 

@@ -173,5 +173,6 @@ def _tree(parts: Sequence[Vector], position: int = 0) -> Vector:
 SUMS: dict[str, Callable[[Sequence[Vector]], Vector]] = {
     "halving_doubling": _halving_doubling,
     "ring": _ring,
+    "segmented_ring": _ring,
     "tree": _tree,
 }

@@ -32,6 +32,7 @@ __all__ = [
     "all_gather_sparse",
     "all_reduce_halving_doubling",
     "all_reduce_ring",
+    "all_reduce_segmented_ring",
     "all_reduce_tree",
     "barrier",
     "broadcast",
@@ -119,6 +120,31 @@ def all_reduce_ring(
     return 2 * reduce_scatter_ring(
         num_workers, numel, latency, rate, itemsize=itemsize, header=header
     )
+
+
+def all_reduce_segmented_ring(
+    num_workers: int, numel: int, latency: float, rate: float, *, itemsize: int = 4,
+    header: bool = True,
+) -> float:  # fmt: skip
+    """2((P-1)/P)·n·β + α where a chunk takes longer than a segment and α, and P times the number of
+    segments divides `numel`: latency then counts once only.
+
+    Where it does not divide it, a recurrence: smaller segments run ahead.
+
+    >>> round(1e3 * all_reduce_segmented_ring(32, 1 << 25, 0.4e-3, 1 / 9e-9, header=False), 1)
+    2340.8
+    """
+    net = _network(num_workers, numel, latency, rate, header)
+    if num_workers == 1 or not numel:
+        return 0.0
+    if numel % (num_workers * schedule.SEGMENTS):
+        return net.run(
+            schedule.segmented_ring(num_workers, numel, lambda n: net.size(n * itemsize))
+        )
+    payload = numel // (num_workers * schedule.SEGMENTS) * itemsize
+    segment, chunk = net.message(payload), schedule.SEGMENTS * net.transfer(payload)
+    hops = 2 * (num_workers - 1)
+    return ((hops - 1) * max(chunk, segment) + chunk + round(latency * NS)) / NS
 
 
 def reduce_scatter_ring(

@@ -37,6 +37,7 @@ __all__ = [
     "ALL_GATHERS",
     "ALL_REDUCES",
     "RING_FROM",
+    "SEGMENTS_FROM",
     "all_gather",
     "all_reduce",
     "barrier",
@@ -50,18 +51,26 @@ __all__ = [
 RING_FROM = 64 * 1024
 """`auto` takes the ring from this many bytes per worker on."""
 
+SEGMENTS_FROM = 256 * 1024
+"""`auto` passes them on in segments from this many bytes per worker on."""
+
 
 def choose_all_reduce(num_workers: int, nbytes: int) -> str:
     """The named rule behind `algorithm="auto"`.
 
     From 64 KiB per worker on the ring: bytes decide there, it sends as few as any, at any number of
-    workers, and only between neighbours. Below, start-ups decide: halving-doubling at powers of
-    two, the tree at other numbers. The rule knows no latency or rate, so that all ranks choose
-    alike; a caller who knows them names the algorithm.
+    workers, and only between neighbours; from 256 KiB on in segments, so that no rank holds up the
+    next while it adds, or while a lost packet is sent again. Below, start-ups decide:
+    halving-doubling at powers of two, the tree at other numbers. The rule knows no latency or rate,
+    so that all ranks choose alike; a caller who knows them names the algorithm.
 
     >>> choose_all_reduce(8, 1_000_000), choose_all_reduce(8, 1000), choose_all_reduce(5, 1000)
     ('ring', 'halving_doubling', 'tree')
+    >>> choose_all_reduce(8, 4_000_000)
+    'segmented_ring'
     """
+    if nbytes >= SEGMENTS_FROM * num_workers:
+        return "segmented_ring"
     if nbytes >= RING_FROM * num_workers:
         return "ring"
     return "halving_doubling" if power_below(num_workers) == num_workers else "tree"
@@ -75,7 +84,8 @@ def all_reduce(
     Args:
         comm: this worker's endpoint.
         x: any shape, equal on all ranks; overwritten with the sum.
-        algorithm: `ring`, `halving_doubling`, `tree`, or `auto` (see `choose_all_reduce`).
+        algorithm: `ring`, `segmented_ring`, `halving_doubling`, `tree`, or `auto` (see
+            `choose_all_reduce`).
         tag: of the packets, equal on all ranks.
 
     Returns:

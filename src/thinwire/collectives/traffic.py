@@ -23,6 +23,7 @@ __all__ = [
     "all_reduce",
     "all_reduce_halving_doubling",
     "all_reduce_ring",
+    "all_reduce_segmented_ring",
     "all_reduce_tree",
     "barrier",
     "broadcast",
@@ -61,6 +62,7 @@ def all_reduce(num_workers: int, numel: int, *, itemsize: int = 4) -> tuple[int,
     named = {
         "halving_doubling": all_reduce_halving_doubling,
         "ring": all_reduce_ring,
+        "segmented_ring": all_reduce_segmented_ring,
         "tree": all_reduce_tree,
     }
     chosen = named[choose_all_reduce(num_workers, numel * itemsize)]
@@ -72,12 +74,23 @@ def all_reduce_ring(
 ) -> tuple[int, ...]:
     """2((P-1)/P)·n each, to within a chunk."""
     check_size(num_workers, numel)
-    chunks = _chunks(num_workers, numel, itemsize, header)
-    whole = sum(chunks)
-    # Each rank passes on all chunks twice, but never the one whose last stop it is.
+    return _twice_round(_chunks(num_workers, numel, itemsize, header))
+
+
+def all_reduce_segmented_ring(
+    num_workers: int, numel: int, *, itemsize: int = 4, header: bool = True
+) -> tuple[int, ...]:
+    """As of the ring, with a header for each segment."""
+    check_size(num_workers, numel)
+    chunks = schedule.segmented_chunks(num_workers, numel)
+    return _twice_round([sum(_dense(n, itemsize, header) for n in each) for each in chunks])
+
+
+def _twice_round(chunks: Sequence[int]) -> tuple[int, ...]:
+    """Each rank passes on all chunks twice, but never the one whose last stop it is."""
+    size, whole = len(chunks), sum(chunks)
     return tuple(
-        2 * whole - chunks[r] - chunks[(r + 1) % num_workers] if num_workers > 1 else 0
-        for r in range(num_workers)
+        2 * whole - chunks[r] - chunks[(r + 1) % size] if size > 1 else 0 for r in range(size)
     )
 
 

@@ -75,6 +75,7 @@ class _Leg:
     latency: np.ndarray
     transfer: np.ndarray
     repeat: int
+    segments: int
 
     @functools.cached_property
     def is_steady_ring(self) -> bool:
@@ -143,6 +144,7 @@ class Fleet:
             np.round(np.array(columns[2]) * NS).astype(np.int64),
             _whole_ns(np.array(columns[3])),
             each.repeat,
+            each.segments,
         )
 
     def exchange(
@@ -169,6 +171,9 @@ class Fleet:
         for leg in legs:
             if leg.is_steady_ring:
                 self._ring(leg)
+                continue
+            if leg.segments > 1:
+                self._segmented(leg)
                 continue
             for _ in range(leg.repeat):
                 if prepare is not None:
@@ -198,14 +203,31 @@ class Fleet:
         self._ingress[dst] = np.maximum(self._ingress[dst], arrived)
         self.ready[dst] = np.maximum(self.ready[dst], arrived)
 
+    def _segmented(self, leg: _Leg) -> None:
+        """All rounds of messages in segments, each of which goes on when it has come."""
+        src, dst, transfer = leg.src, leg.dst, _whole_ns(leg.transfer / leg.segments / NS)
+        here = [self.ready.copy() for _ in range(leg.segments)]
+        for _ in range(leg.repeat):
+            for came in here:
+                start = np.maximum(came[src], self._egress[src])
+                self._egress[src] = start + transfer
+                begin = np.maximum(start + leg.latency, self._ingress[dst])
+                self._came[dst], self._ingress[dst] = begin, begin + transfer
+                came[dst] = np.maximum(came[dst], begin + transfer)
+        self.ready = np.maximum(self.ready, here[-1])
+
     def _ring(self, leg: _Leg) -> None:
-        """All rounds of a ring at once. With T and L the time on the line and the latency, round r
-        of worker i begins at max over j <= r of begin(i-j) + r·T + j·L."""
-        latency, transfer = int(leg.latency[0]), int(leg.transfer[0])
+        """All rounds of a ring at once. With S segments, T the time of one on the line and L the
+        latency, segment s of round r of worker i begins at
+        max over j <= r of begin(i-j) + (r·S + s)·T + j·(L - (S - 1)·T): a packet waits for the one
+        before it or, j times, has come from the worker before."""
+        transfer = int(_whole_ns(leg.transfer[:1] / leg.segments / NS)[0])
+        latency, others = int(leg.latency[0]), (leg.segments - 1) * transfer
         step = int(leg.dst[0] - leg.src[0])  # to whom worker 0 sends
         begin = np.empty(self.size, np.int64)
         begin[leg.src] = np.maximum(self.ready[leg.src], self._egress[leg.src])
-        last = _window_max(begin, leg.repeat, latency, step) + (leg.repeat - 1) * transfer
+        last = _window_max(begin, leg.repeat, latency - others, step)
+        last += (leg.repeat * leg.segments - 1) * transfer
         self._egress = last + transfer
         arrived = np.roll(last, step) + latency + transfer
         self._ingress, self._came = arrived, arrived - transfer

@@ -31,8 +31,13 @@ __all__ = [
     "gtopk_tree",
     "halving_doubling",
     "ring",
+    "segmented_ring",
     "tree",
 ]
+
+# The segmented ring's segments of a chunk, and from which size of a chunk on all-reduces choose it,
+# as in collectives/.
+SEGMENTS, SEGMENTS_FROM = 4, 256 * 1024
 
 # A packet's header and its part per buffer, as wire/packet.py lays them out: importing that would
 # import torch.
@@ -50,12 +55,15 @@ class Round:
         total: bytes of all of them together.
         pairs: yields (source, destination).
         repeat: how many times the round happens.
+        segments: packets of which each message consists; in the next repetition each leaves as soon
+            as it has come.
     """
 
     nbytes: float
     total: float
     pairs: Callable[[], Pairs]
     repeat: int = 1
+    segments: int = 1
 
 
 @dataclass(frozen=True)
@@ -99,21 +107,24 @@ class Wire:
             # All nodes are in step, so that only the sum over the rounds counts.
             latency, rate = self._uniform
             return sum(
-                (latency + (each.nbytes / rate if size_matters else 0.0)) * each.repeat
+                latency
+                + (each.nbytes / rate if size_matters else 0.0)
+                + (each.repeat - 1) * _pace(each, latency, each.nbytes / rate, size_matters)
                 for each in rounds
             )
         ready, egress, ingress = [0.0] * size, [0.0] * size, [0.0] * size
         for each in rounds:
-            before = list(ready)
+            before, pace = list(ready), 0.0
             for src, dst, latency, transfer in self.messages(each):
                 seconds = transfer if size_matters else 0.0
+                pace = max(pace, _pace(each, latency, transfer, size_matters))
                 start = max(before[src], egress[src])
                 egress[src] = start + seconds
                 ingress[dst] = max(start + latency, ingress[dst]) + seconds
                 ready[dst] = max(ready[dst], ingress[dst])
             if each.repeat > 1:
                 # Every node waits for its neighbour, so the slowest pair sets the pace of all.
-                took = max(ready) - max(before)
+                took = max(ready) - max(before) if each.segments == 1 else pace
                 ready = [max(ready) + (each.repeat - 1) * took] * size
         return max(ready)
 
@@ -146,6 +157,15 @@ class Wire:
         return links
 
 
+def _pace(each: Round, latency: float, transfer: float, size_matters: bool) -> float:
+    """Seconds by which a repetition is later than the one before it: latency only counts where a
+    message isn't on its way for longer than that."""
+    if each.segments == 1:
+        return latency + (transfer if size_matters else 0.0)
+    hidden = transfer * (1 - 1 / each.segments)
+    return (transfer if size_matters else 0.0) + max(0.0, latency - hidden)
+
+
 def ring(size: int, nbytes: int, headers: bool = True) -> list[Round]:
     """Ring all-reduce of `nbytes` per worker: 2(P-1)·α + 2(P-1)/P·n·β."""
     if size < 2:
@@ -154,6 +174,17 @@ def ring(size: int, nbytes: int, headers: bool = True) -> list[Round]:
     pairs = _shift(size, 1)
     total = nbytes + size * header
     return [Round(_part(nbytes, size) + header, total, pairs, repeat=2 * (size - 1))]
+
+
+def segmented_ring(size: int, nbytes: int, headers: bool = True) -> list[Round]:
+    """The same with chunks in segments, which go on as they come: α + 2(P-1)/P·n·β where a chunk is
+    on the line for longer than a segment and α."""
+    if size < 2:
+        return []
+    header = _header(1, headers)
+    chunk = SEGMENTS * (_part(nbytes, size * SEGMENTS) + header)
+    total = nbytes + size * SEGMENTS * header
+    return [Round(chunk, total, _shift(size, 1), repeat=2 * (size - 1), segments=SEGMENTS)]
 
 
 def halving_doubling(size: int, nbytes: int, headers: bool = True) -> list[Round]:
@@ -199,7 +230,8 @@ def gtopk_tree(size: int, nbytes: int, headers: bool = True) -> list[Round]:
 
 def all_reduces(size: int, nbytes: int) -> dict[str, list[Round]]:
     """The algorithms that may be best: halving-doubling only pays at powers of two."""
-    found = {"ring": ring(size, nbytes)}
+    best_ring = segmented_ring if nbytes >= SEGMENTS_FROM * size else ring
+    found = {"ring": best_ring(size, nbytes)}
     if size & (size - 1) == 0:
         found["halving-doubling"] = halving_doubling(size, nbytes)
     return {**found, "tree": tree(size, nbytes)}
