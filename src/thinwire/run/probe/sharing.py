@@ -10,7 +10,10 @@ The rules, in this order; rates are bytes per second from i to j, `alone` with n
 3. Where together less leaves (or enters) a site than max-min sharing of 1 gives, below 85 %, what
    left is the site's uplink (or downlink).
 4. Where together less than 85 % passes and no site explains it, what a node sent and received
-   together is taken for its rate: a shared switch, a processor, or a half-duplex wire.
+   together is taken for its rate: a shared switch, a processor, or a half-duplex wire. Where more
+   passes but not all, every rate becomes that part of what it is alone: the rest is what
+   acknowledgements and the other direction's queue take from a line that both use, as they do in
+   collectives.
 5. A pair has a rate of its own where, alone, it stays below 90 % of what its two ends allow, and
    of what its sites' lines allow.
 """
@@ -86,9 +89,13 @@ def find_lines(
         expected = shares(together, lines.egress, lines.ingress, lines.own)
         lines.passed = sum(together.values()) / sum(expected.values())
         _find_sites(lines, together, expected)
-        if not (lines.uplink or lines.downlink) and lines.passed < _SHORT:
-            _take_load(lines, together, expected)
-            _make_equal(lines)
+        if not (lines.uplink or lines.downlink):
+            if lines.passed < _SHORT:
+                _take_load(lines, together, expected)
+                _make_equal(lines)
+            elif lines.passed < 1:
+                for rates in (lines.egress, lines.ingress):
+                    rates.update({r: lines.passed * rate for r, rate in rates.items()})
     lines.own = {
         pair: rate
         for pair, rate in _own_rates(lines, alone).items()
