@@ -34,7 +34,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("wfbp", {"groups": "buckets", "bucket_bytes": 2000}),
     ("wfbp", {"groups": "one"}),
     ("bytescheduler", {"partition": 1000, "credit": 2000}),
-    ("lags", {"density": 0.02}),
+    ("lags", {"density": 0.02, "warmup": 4}),
     ("lags", {"density": 0.02, "dense_below": 0, "merge": 0, "delta_every": 3}),
 ]
 STEPS, SHARES = 8, {2: (8, 8), 3: (8, 8, 8)}

@@ -22,7 +22,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("localsgd", {"every": 4}),
     ("wfbp", {"groups": "buckets", "bucket_bytes": 100}),
     ("bytescheduler", {"partition": 100, "credit": 200}),
-    ("lags", {"density": 0.1, "dense_below": 20}),
+    ("lags", {"density": 0.05, "dense_below": 20, "warmup": 8}),
 ]
 STOP, STEPS = 5, 11  # in the middle of a round and of an accumulation
 

@@ -218,6 +218,7 @@ def test_settings_arrive_from_a_command_line():
         ("dgc", {"dense_below": -1}, "dense_below = -1"),
         ("dgc", {"warmup": -1}, "warmup = -1"),
         ("topk", {"warmup": -1}, "warmup = -1"),
+        ("lags", {"warmup": -1}, "warmup = -1"),
         ("gtopk", {"warmup": -1}, "warmup = -1"),
         ("oktopk", {"density": 1.5}, "density = 1.5"),
         ("oktopk", {"estimate_every": 0}, "estimate_every = 0"),

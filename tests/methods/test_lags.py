@@ -7,6 +7,7 @@ import torch
 
 from thinwire.batches import SampleStream
 from thinwire.cluster import Cluster, Node
+from thinwire.compress.warmup import num_warmed
 from thinwire.errors import NonFiniteError, WorkerFailedError
 from thinwire.methods import LAGS, WFBP, TopK
 from thinwire.testing.toys import Moons, Quadratic
@@ -22,11 +23,13 @@ ALL = [
     LAGS(density=0.02, dense_below=30),
     LAGS(density=0.1, dense_below=30, merge=700),
     LAGS(density=0.01, dense_below=30, adaptive=True, delta_every=2),
+    LAGS(density=0.01, dense_below=30, warmup=5),
+    LAGS(density=0.01, dense_below=30, warmup=6, adaptive=True),
 ]
 
 
 def ids(method: LAGS) -> str:
-    return f"{method.density}-{method.dense_below}-{method.merge}-{method.adaptive}"
+    return f"{method.density}-{method.dense_below}-{method.merge}-{method.adaptive}-{method.warmup}"
 
 
 def made_up(size: int, steps: int = 7, seed: int = 0) -> torch.Tensor:
@@ -67,6 +70,17 @@ def test_each_tensor_sends_its_own_largest_entries(feed_method):
             index = part.abs().topk(kept).indices
             expected[index] += part[index].double() / 3
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_in_the_warm_up_each_tensor_sends_what_the_steps_density_asks_for(feed_method):
+    method = LAGS(density=0.001, dense_below=30, warmup=8)
+    result = feed_method(method, made_up(2, steps=10), SHAPES)
+    for step, direction in enumerate(result.directions[0]):
+        for part in direction.split(SIZES):
+            sent = int(part.count_nonzero())
+            kept = num_warmed(0.001, step, 8, len(part))
+            assert kept <= sent <= 2 * kept or len(part) < 30, (step, len(part))
+            assert sent == len(part) or len(part) >= 30
 
 
 def test_a_model_of_one_tensor_is_plain_top_k_to_the_bit(run_method):

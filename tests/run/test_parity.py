@@ -59,7 +59,7 @@ CASES = [
     Case("wfbp", {"groups": "one"}, Moons, "by_speed"),
     Case("bytescheduler", {}),
     Case("bytescheduler", {"partition": 100, "credit": 300}, DropoutMoons, "by_speed"),
-    Case("lags", {"density": 0.05, "dense_below": 33}),
+    Case("lags", {"density": 0.05, "dense_below": 33, "warmup": 8}),
     Case("lags", {"density": 0.05, "dense_below": 0, "merge": 0}, DropoutMoons, "by_speed"),
     Case("localsgd", {"every": 3, "pace": "equal"}),
     Case("localsgd", {"every": 3, "pace": "speed"}, DropoutMoons),

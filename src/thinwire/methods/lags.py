@@ -16,7 +16,7 @@ from thinwire.collectives.sparse import index_dtype
 from thinwire.compress import accumulate_and_select, add_sets, num_kept, prepare
 from thinwire.compress.coded import Packing, check_packing, form_for, prepare_coding
 from thinwire.compress.cost import scatter_work, selection_work
-from thinwire.compress.topk import check_density
+from thinwire.compress.warmup import check_warmup, warmed
 from thinwire.errors import InputError
 from thinwire.flat import Layer
 from thinwire.methods.base import Method, Paper, Traits
@@ -70,6 +70,8 @@ class LAGS(Method):
     Args:
         density: k / m of each tensor, in (0, 1]; with `adaptive` the least: 0.001 in the paper, and
             0.004 for an LSTM.
+        warmup: steps over which the density falls to what it is, in four stages, 25, 6.3, 1.6 and
+            0.4 % on the way to 0.1 %; 0 for none.
         adaptive: choose k by the ratio of communication to computation.
         dense_below: tensors of fewer elements are sent whole; 0 for none.
         merge: elements of the tensors from which a message is closed; 0: a message each.
@@ -87,6 +89,7 @@ class LAGS(Method):
     """
 
     density: float = 0.01
+    warmup: int = 0
     adaptive: bool = False
     dense_below: int = 256
     merge: int = 8192
@@ -113,7 +116,7 @@ class LAGS(Method):
     )
 
     def __post_init__(self) -> None:
-        check_density(self.density)
+        check_warmup(self.density, self.warmup)
         check_packing(self.packing)
         for key in ("dense_below", "merge", "delta_every"):
             if getattr(self, key) < 0:
@@ -204,6 +207,9 @@ class _Step:
         self._after = torch.empty_like(self._memory)
         self._direction = torch.zeros_like(self._memory)
         self._own: dict[int, Sparse] = {}
+        self._order: Sequence[int] = ()
+        self._least: dict[int, int] = {}
+        self._density = 0.0
         self._kept: dict[int, int] = {}
         self._groups: Groups = ()
         prepare(self._part(self._memory, max(range(len(w.layers)), key=self._numel)))
@@ -216,11 +222,25 @@ class _Step:
         return flat_P[layer.start : layer.stop]
 
     def arrange(self, order: Sequence[int], kept: Sequence[int], merge: bool = True) -> None:
-        """From now on send so many entries of each tensor, in messages by this order."""
-        self._kept = dict(zip(order, kept, strict=True))
+        """From now on send so many entries of each tensor, and more in the warm-up, in messages by
+        this order."""
+        self._order, self._least = order, dict(zip(order, kept, strict=True))
+        self._density = 0.0
+        self._arrange(self._least, merge)
+
+    def _warm(self) -> None:
+        """As many entries as the step's density asks for, where that is more."""
+        density = warmed(self._method.density, self._w.steps, self._method.warmup)
+        if density != self._density:
+            self._density = density
+            more = {t: num_kept(density, self._numel(t)) for t in self._order}
+            self._arrange({t: max(k, more[t]) for t, k in self._least.items()}, merge=True)
+
+    def _arrange(self, kept: dict[int, int], merge: bool) -> None:
+        self._kept = kept
         groups: list[tuple[int, ...]] = []
         open_: dict[bool, list[int]] = {True: [], False: []}
-        for tensor in order:
+        for tensor in self._order:
             group = open_[self._whole(tensor)]
             group.append(tensor)
             if not merge or sum(map(self._numel, group)) >= self._method.merge:
@@ -246,6 +266,7 @@ class _Step:
             self._take(tensor, gradient, batch.weight)
             sending.ready(tensor)
 
+        self._warm()
         sending = Sending(self._w.comm, self._groups, self._message)
         self._clear()
         self._w.gradient(batch, on_layer=on_layer)
