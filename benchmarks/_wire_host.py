@@ -9,6 +9,8 @@ fails.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import os
@@ -18,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -32,7 +34,8 @@ from thinwire.batches import SampleStream
 from thinwire.compress import add_sets
 from thinwire.compress._native import kernels
 from thinwire.compress.coded import Coded
-from thinwire.methods import Alone, Method, build_method
+from thinwire.methods import Alone, Method, build_method, lags
+from thinwire.methods.sending import Sending
 from thinwire.seeds import generator_for
 from thinwire.tasks.models import ResNet20
 from thinwire.wire.base import Comm
@@ -162,14 +165,16 @@ class Host:
                 lambda own: method.server(Server(own, self._emulated(row, plan, own)))
             )
         co.barrier(comm)
-        method.worker(worker)
+        with sending_late() if row.get("late") else contextlib.nullcontext():
+            method.worker(worker)
         watched.stamp()
         if served is not None:
             served.wait()
         co.barrier(comm)
         wire = on_the_wire() - watched.wire_before
         frames = on_the_wire("tx_packets") - watched.frames_before
-        return {**_between(watched.stamps[row["warmup"] :], wire), "frames": frames}
+        found = {**_between(watched.stamps[row["warmup"] :], wire), "frames": frames}
+        return found | {"sending": Late.took[row["warmup"] :]} if row.get("late") else found
 
     def _emulated(self, row: dict[str, Any], plan: Plan, comm: Comm) -> Emulated:
         shapes, grad = self._shape(row["model"]), self._grad_of(row["model"])
@@ -239,6 +244,42 @@ class Host:
             sent = comm.meter.sent - before
         co.barrier(comm)
         return {"step": took, "sent": [sent] * len(took), "wire": on_the_wire() - wire}
+
+
+class Late(Sending):
+    """The same messages, but none leaves before the backward pass of all hosts has ended."""
+
+    took: ClassVar[list[float]] = []
+    """Seconds of all messages together, by step."""
+
+    def __init__(self, comm: Comm, *arguments: Any):
+        super().__init__(comm, *arguments)
+        self._meet = functools.partial(co.barrier, comm)
+        self._kept: list[int] = []
+
+    def ready(self, tensor: int) -> None:
+        """See `Sending`: only noted."""
+        self._kept.append(tensor)
+
+    def wait(self) -> None:
+        """See `Sending`."""
+        self._meet()
+        began = time.perf_counter()
+        for tensor in self._kept:
+            super().ready(tensor)
+        super().wait()
+        self.took.append(time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def sending_late() -> Iterator[None]:
+    """LAGS without overlap: what its overlap is measured against."""
+    before, lags.Sending = lags.Sending, Late
+    Late.took.clear()
+    try:
+        yield
+    finally:
+        lags.Sending = before
 
 
 def _between(stamps: list[Stamp], wire: int) -> dict[str, Any]:

@@ -1,0 +1,164 @@
+"""How much of LAGS's exchange hides behind the backward pass, of what could hide there.
+
+    sudo python benchmarks/overlap.py                 four minutes
+    sudo python benchmarks/overlap.py --json rows.json
+
+Four hosts behind shaped links train by the method's own text, once as it is and once with every
+message held back until the backward pass has ended. Forward and backward are emulated: hosts sleep
+as long as they would take, layer by layer, and stand still while a gradient's entries are chosen,
+as on one processor. Choosing, coding, sending and merging are real.
+
+The time from the end of all hosts' backward passes to that of the last message, without overlap,
+is the communication t_c. With t_f and t_b for forward and backward, at most min(t_c, t_b) can be
+hidden, and no step gets faster by more than S_max = 1 + min(t_c, t_b) / (t_f + max(t_c, t_b)) (LAGS
+paper; choosing left out). Hidden is what a step takes less with overlap than without.
+
+Target: 80 % of what can hide is hidden. Medians over steps of the slowest host. Needs Linux, root
+and iproute2. Exit code 1 where a target is missed, 2 where nothing can be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from _wire_models import FORWARD
+from fidelity import run_hosts
+from netns import Lab, why_not
+
+HOSTS, TARGET, WARMUP = 4, 0.8, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A situation.
+
+    Args:
+        rate: of every link.
+        model: whose layers.
+        density: of every tensor.
+        compute: seconds of forward and backward.
+    """
+
+    rate: str
+    model: str
+    density: float
+    compute: float
+
+
+CASES = (
+    Case("100mbit", "resnet50", 0.001, 1.0),
+    Case("100mbit", "resnet50", 0.005, 1.0),
+    Case("100mbit", "resnet50", 0.005, 3.0),
+    Case("1gbit", "resnet50", 0.01, 1.0),
+)
+
+
+def rows_of(cases: Sequence[Case], steps: int) -> list[dict[str, Any]]:
+    """Both forms of each case, next to each other."""
+    return [
+        {
+            "id": 2 * number + late,
+            "kind": "ours",
+            "method": f"lags:density={case.density}",
+            "model": case.model,
+            "real": False,
+            "serial": True,
+            "compute": case.compute,
+            "computes": [case.compute] * HOSTS,
+            "warmup": WARMUP,
+            "steps": steps,
+            "late": bool(late),
+        }
+        for number, case in enumerate(cases)
+        for late in (0, 1)
+    ]
+
+
+def compared(case: Case, hosts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """A case's figures, from both rows of every host."""
+    step, late = (
+        statistics.median(max(at) for at in zip(*(h[form]["step"] for h in hosts), strict=True))
+        for form in (0, 1)
+    )
+    took = [h[1]["sending"] for h in hosts]
+    sending = statistics.median(max(at) for at in zip(*took, strict=True))
+    forward = FORWARD * case.compute
+    backward = case.compute - forward
+    can = min(sending, backward)
+    return {
+        **asdict(case),
+        "step": step,
+        "without_overlap": late,
+        "communication": sending,
+        "backward": backward,
+        "hidden": (late - step) / can,
+        "s_max": 1 + can / (forward + max(sending, backward)),
+        "faster": late / step,
+    }
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """The table."""
+    table = Table(title=f"LAGS, {HOSTS} hosts", title_justify="left")
+    for heading in ("link", "density", "t_b", "t_c", "in turn", "overlapped", "faster", "S_max",
+                    "hidden"):  # fmt: skip
+        table.add_column(heading, justify="left" if heading == "link" else "right")
+    for row in rows:
+        times = [row[key] for key in ("backward", "communication", "without_overlap", "step")]
+        table.add_row(
+            row["rate"], f"{row['density']:g}", *(f"{t:.3f} s" for t in times),
+            f"{row['faster']:.2f}", f"{row['s_max']:.2f}", f"{100 * row['hidden']:.0f} %",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=9, help="that are measured, of each form")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    options = parser.parse_args()
+    reason = why_not()
+    if reason:
+        print(f"overlap: {reason}; nothing was measured", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the labs are to be taken down
+    print(f"{os.cpu_count()} cores, {platform.platform()}, load {os.getloadavg()[0]:.1f}")
+    results: list[dict[str, Any]] = []
+    for rate, some in itertools.groupby(CASES, lambda case: case.rate):
+        cases = list(some)
+        with Lab(HOSTS, rate) as lab, tempfile.TemporaryDirectory() as folder:
+            hosts = run_hosts(lab, rows_of(cases, options.steps), Path(folder))
+            if any(len(host) < 2 * len(cases) for host in hosts):
+                log = Path(folder, "hosts.log").read_text()
+                raise RuntimeError(f"the hosts stopped early:\n{log[-2000:]}")
+        for number, case in enumerate(cases):
+            both = [host[2 * number : 2 * number + 2] for host in hosts]
+            results.append(compared(case, both))
+    show(results)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    missed = [row for row in results if row["hidden"] < TARGET]
+    print(f"target (80 % of what can hide): {'missed' if missed else 'met'}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
