@@ -11,7 +11,10 @@ from thinwire.errors import InputError
 from thinwire.methods import Method
 from thinwire.planner.candidates import Candidate
 from thinwire.report import read_record
-from thinwire.run.pilot import Piloting, own_batch, spec_of, train_pilot
+from thinwire.run import pilot
+from thinwire.run.pilot import Piloting, _shortened, own_batch, spec_of, train_pilot
+from thinwire.tasks import TASKS, Split
+from thinwire.testing.toys import Moons
 
 MOONS = "thinwire.testing.toys:Moons"
 CLUSTER = Cluster(
@@ -41,6 +44,33 @@ def test_all_methods_see_as_many_samples_and_their_curves_count_steps_of_a_batch
     runs = read_record(tmp_path).runs
     assert {run.end.samples for run in runs if run.end} == {96}
     assert all(curve.whole for curve in found.curves.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeTest(Moons):
+    """Moons with 128 x 50 test samples, or fewer."""
+
+    test_limit: int | None = None
+
+    def test_data(self) -> Split:
+        x, y = super().test_data()
+        return x.repeat(50, 1)[: self.test_limit], y.repeat(50)[: self.test_limit]
+
+
+@pytest.mark.parametrize(("samples", "tested"), [(100, 500), (4000, 1500), (30_000, 6400)])
+def test_a_large_test_set_is_cut_to_what_the_training_can_afford(monkeypatch, samples, tested):
+    monkeypatch.setitem(TASKS, "large", LargeTest)
+    task, make, notes = _shortened(request(task="large"), LargeTest(), samples)
+    assert len(task.test_data()[1]) == len(make().test_data()[1]) == tested
+    assert len(notes) == (tested < 6400)
+    if notes:
+        assert f"{tested:,} of 6,400" in notes[0]
+
+
+def test_a_task_without_the_setting_is_tested_whole(monkeypatch):
+    monkeypatch.setattr(pilot, "_TESTED", 50)
+    task, make, notes = _shortened(request(), Moons(), 100)
+    assert (len(task.test_data()[1]), len(make().test_data()[1]), notes) == (128, 128, [])
 
 
 @pytest.mark.distributed

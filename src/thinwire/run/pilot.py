@@ -36,6 +36,10 @@ _SET_BY_PILOT = ("epochs", "batch", "split", "train_limit")
 _EVALS = (4, 30)
 """Fewest and most tests of a run; between them, so many that testing takes as long as training."""
 
+_TESTS, _TESTED = 8, 500
+"""A task that can do with fewer test samples is given so many that this number of tests takes as
+long as training, but no fewer than the second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Piloting:
@@ -144,20 +148,37 @@ def train_pilot(
     batch = request.batch or assigned[0].train.batch
     flops, size = 3.0 * task.flops_per_sample, request.cluster.size
     steps = request.steps or pilot_steps(flops, batch, size, len(specs))
+    task, make_task, shortened = _shortened(request, task, steps * batch * size)
     jobs = _jobs(request, task, specs, assigned, steps, batch)
     folder = claim_folder(folder, "pilot")
     with Recorder(folder) as recorder:
         recorder.write(header(_settings(request, specs), cluster_to_toml(request.cluster)))
-    ended, failures = _run_all(request, jobs, task, folder, patience)
+    ended, failures = _run_all(request, jobs, task, make_task, folder, patience)
     curves = {run.start.label: _curve(run, jobs) for run in read_record(folder).runs}
     return Trained(
         curves=curves,
         steps=steps,
         batch=batch,
-        notes=(*_notes(request, jobs[0].train), *_endings(ended, failures)),
+        notes=(*_notes(request, jobs[0].train), *shortened, *_endings(ended, failures)),
         stopped=ended == "stopped",
         folder=folder,
     )
+
+
+def _shortened(
+    request: Piloting, task: Task, samples: int
+) -> tuple[Task, Callable[[], Task], list[str]]:
+    """The task with as many test samples as a run on so many samples can afford, what makes it in
+    another process, and what is to be said of that."""
+    have, enough = len(task.test_data()[1]), max(_TESTED, 3 * samples // _TESTS)
+    whole: Callable[[], Task] = partial(load_task, request.task, request.data)
+    if have <= enough:
+        return task, whole, []
+    make = partial(load_task, request.task, request.data, test_limit=enough)
+    try:
+        return make(), make, [f"Tested on the first {enough:,} of {have:,} test samples."]
+    except InputError:  # the task has no such setting
+        return task, whole, []
 
 
 def _jobs(
@@ -194,13 +215,17 @@ def _num_evals(task: Task, samples: int) -> int:
 
 
 def _run_all(
-    request: Piloting, jobs: list[Job], task: Task, folder: Path, patience: float
+    request: Piloting,
+    jobs: list[Job],
+    task: Task,
+    make_task: Callable[[], Task],
+    folder: Path,
+    patience: float,
 ) -> tuple[str, list[Failure]]:
     """How it ended ("", "late" or "stopped"), and the jobs that failed."""
     follower = Follower(folder, from_end=True)
     steps = {job.label: job.plan(task.num_train).steps for job in jobs}
     until = time.monotonic() + patience
-    make_task: Callable[[], Task] = partial(load_task, request.task, request.data)
     with LiveView(len(jobs), num_steps=steps, labels=[job.label for job in jobs]) as view:
 
         def watch() -> None:
