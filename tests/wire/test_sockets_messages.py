@@ -182,6 +182,25 @@ def test_a_task_that_fails_unseen_fails_the_run():
     assert "ValueError: in the task" in str(there)
 
 
+def many_tasks(rank, size):
+    def program(comm):
+        comm.post(1 - rank, packet(rank), "t")
+        return values(comm.wait(1 - rank, "t"))[0]
+
+    with connect(deadline=20) as comm:
+        kept = []
+        for i in range(20):
+            tasks = [comm.start(program, f"{i % 3}, {name}") for name in "ab"]
+            assert [task.wait() for task in tasks] == [1 - rank] * 2
+            kept.append(len(comm._run.tasks))
+        unasked = comm.start(program, "unasked")
+    return kept, unasked.done, len(comm._run.tasks)
+
+
+def test_tasks_that_have_ended_well_are_not_kept():
+    assert run_processes(many_tasks, 2)[0] == ([0] * 20, True, 0)
+
+
 def served(rank, size):
     def server(comm):
         total, alive = 0.0, size

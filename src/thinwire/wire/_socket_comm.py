@@ -297,7 +297,7 @@ class SocketComm(Comm):
                 raise InputError(f"rank {comm.rank}: a task {name!r} is still running")
             comm._endpoint.tasks[name] = None
             task = SocketTask(self._run, comm, name)
-            self._run.tasks.append(task)
+            self._run.tasks[task] = None
         self._loop.spawn(lambda: task.run(program))
         return task
 
@@ -328,11 +328,13 @@ class SocketComm(Comm):
     def _say_goodbye(self) -> None:
         """Let the tasks end, say goodbye, let the servers end, and part from every process."""
         until = time.monotonic() + self._run.deadline
-        for task in [t for t in self._run.tasks if t.comm.rank == self.rank]:
+        with self._loop.lock:
+            tasks = list(self._run.tasks)
+        for task in [t for t in tasks if t.comm.rank == self.rank]:
             self._join(task, until)
         with self._loop.lock:
             self._station.finish(self.rank)
-        for task in [t for t in self._run.tasks if t.comm.rank != self.rank]:
+        for task in [t for t in tasks if t.comm.rank != self.rank]:
             self._join(task, until)
         channels = self._station.channels.values()
         with self._loop.lock:

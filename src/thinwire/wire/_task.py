@@ -47,7 +47,7 @@ class Run:
         self.faults = faults
         self.spend = spend
         self.store = store
-        self.tasks: list[SocketTask] = []
+        self.tasks: dict[SocketTask, None] = {}  # that run, or have failed
         self.closed = False
         self.warned = False
         self.encode = msgspec.msgpack.Encoder().encode
@@ -135,6 +135,7 @@ class SocketTask(Task):
         for joiner in self._joiners:
             joiner.wake()
         if error is None:
+            del self._run.tasks[self]
             if endpoint.rank != station.rank and not endpoint.tasks:
                 station.finish(endpoint.rank)
         elif not self._joiners and station.loss is None:
