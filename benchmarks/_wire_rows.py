@@ -92,7 +92,8 @@ def _sparse(density: float = 0.001) -> list[str]:
 
 
 def _ours(dense: bool = True) -> list[str]:
-    whole = [name for name in ("ssgd", "wfbp") if dense and name in METHODS]
+    dense_ones = ("ssgd", "wfbp", "bytescheduler")
+    whole = [name for name in dense_ones if dense and name in METHODS]
     return [*whole, *_sparse(), "powersgd:rank=4"]
 
 
