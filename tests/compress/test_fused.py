@@ -9,8 +9,8 @@ import torch
 
 from thinwire.compress import accumulate_above, accumulate_and_select, select_top
 from thinwire.compress import fused as module
+from thinwire.compress.fused import COMPILED_FROM
 from thinwire.compress.threshold import at_least
-from thinwire.compress.topk import SAMPLE_FROM
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.seeds import generator_for
 
@@ -85,7 +85,7 @@ def test_selection_and_memory_are_those_of_the_separate_steps_to_the_bit(kind, t
             assert torch.equal(memory[0].view(torch.int32), memory[1].view(torch.int32))
 
 
-@pytest.mark.parametrize("numel", [1, 2, 1000, SAMPLE_FROM - 1, SAMPLE_FROM, SAMPLE_FROM + 1])
+@pytest.mark.parametrize("numel", [1, 2, 1000, COMPILED_FROM - 1, COMPILED_FROM, COMPILED_FROM + 1])
 def test_vectors_of_any_size_are_treated_the_same(path, numel):
     memory, other, grad = normal(numel, "memory"), normal(numel, "memory"), normal(numel, "grad")
     ours = accumulate_and_select(memory, grad, 0.7, max(1, numel // 50))

@@ -16,7 +16,7 @@ from thinwire.compress import (
     encode_indices,
     prepare,
 )
-from thinwire.compress.topk import SAMPLE_FROM
+from thinwire.compress.fused import COMPILED_FROM
 from thinwire.testing.processes import run_processes
 
 
@@ -27,18 +27,18 @@ def run(program: Callable[[int, int], bool]) -> None:
 
 def prepare_what_is_not_worth_it(rank: int, size: int) -> bool:
     assert "numba" not in sys.modules
-    prepare(torch.zeros(SAMPLE_FROM - 1))
-    prepare(torch.zeros(SAMPLE_FROM, dtype=torch.float64))
-    prepare(torch.zeros(SAMPLE_FROM, device="meta"))
+    prepare(torch.zeros(COMPILED_FROM - 1))
+    prepare(torch.zeros(COMPILED_FROM, dtype=torch.float64))
+    prepare(torch.zeros(COMPILED_FROM, device="meta"))
     return "numba" not in sys.modules
 
 
 def select_without_numba(rank: int, size: int) -> bool:
     assert "numba" not in sys.modules
     sys.modules["numba"] = None  # pyright: ignore[reportArgumentType]
-    x = torch.arange(SAMPLE_FROM + 5.0)
+    x = torch.arange(COMPILED_FROM + 5.0)
     kept = accumulate_and_select(torch.zeros_like(x), x, 1.0, 3)
-    assert kept.index.tolist() == [SAMPLE_FROM + 2, SAMPLE_FROM + 3, SAMPLE_FROM + 4]
+    assert kept.index.tolist() == [COMPILED_FROM + 2, COMPILED_FROM + 3, COMPILED_FROM + 4]
     code = encode_indices(kept.index, kept.numel)
     return torch.equal(decode_indices(code, kept.numel), kept.index)
 
@@ -57,7 +57,7 @@ def test_kernels_take_what_they_were_compiled_for_and_compile_nothing_else():
     kernels = _native.kernels()
     if kernels is None:
         pytest.skip("numba does not work here")
-    prepare(torch.zeros(SAMPLE_FROM))
+    prepare(torch.zeros(COMPILED_FROM))
     assert kernels.count_beyond(np.ones(9, np.float32), np.float32(1)) == 9
     with pytest.raises(TypeError, match="No matching definition"):
         kernels.count_beyond(np.ones(9), np.float32(1))

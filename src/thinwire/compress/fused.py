@@ -21,16 +21,19 @@ import torch
 from thinwire.collectives.sparse import Sparse, index_dtype, keep_largest
 from thinwire.compress._native import kernels
 from thinwire.compress.threshold import at_least
-from thinwire.compress.topk import BLOCK, SAMPLE_FROM, select_top
+from thinwire.compress.topk import BLOCK, select_top
 from thinwire.errors import InputError, NonFiniteError
 
-__all__ = ["accumulate_above", "accumulate_and_select", "prepare"]
+__all__ = ["COMPILED_FROM", "accumulate_above", "accumulate_and_select", "prepare"]
 
 SAFE = 2.0**102
 """A quarter of the distance between the largest float32 and the one below: adding as much to a
 finite float32 never gives infinity, also when a limit computed from it was rounded up."""
 
 MAX = float(np.finfo(np.float32).max)
+
+COMPILED_FROM = 1 << 17
+"""Elements from which on loading the compiled kernels pays."""
 
 SAMPLE = 1 << 15
 """Elements looked at for the threshold, at least; each is a cache line from memory."""
@@ -49,7 +52,7 @@ def prepare(memory: torch.Tensor) -> None:
 
 def _compiled(memory: torch.Tensor) -> bool:
     suited = memory.dtype == torch.float32 and memory.device.type == "cpu"
-    return suited and SAMPLE_FROM <= memory.numel() <= 2**31 and kernels() is not None
+    return suited and COMPILED_FROM <= memory.numel() <= 2**31 and kernels() is not None
 
 
 def accumulate_and_select(

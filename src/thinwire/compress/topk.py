@@ -13,10 +13,13 @@ from thinwire.compress.base import Codec, Traits
 from thinwire.errors import InputError, NonFiniteError
 from thinwire.wire.packet import Packet
 
-__all__ = ["SAMPLE_FROM", "TopK", "num_kept", "select_top", "topk"]
+__all__ = ["SAMPLE", "SAMPLE_FROM", "STRIDE", "TopK", "num_kept", "select_top", "topk"]
 
-SAMPLE_FROM = 1 << 17
-"""Elements from which on the threshold is first estimated from a sample of half as many."""
+SAMPLE_FROM = 1 << 13
+"""Elements from which on the threshold is first estimated from a sample."""
+
+STRIDE, SAMPLE = 16, 1 << 16
+"""One element in so many is looked at for it, or as many elements as the second says."""
 
 BLOCK = 1 << 16
 """Elements looked at at once: they and their magnitudes stay in a core's cache."""
@@ -87,7 +90,7 @@ def _candidates(values: np.ndarray, k: int) -> np.ndarray | None:
     numel = values.size
     if numel < SAMPLE_FROM:
         return None
-    sample = np.abs(values[:: numel // (SAMPLE_FROM // 2)])
+    sample = np.abs(values[:: max(STRIDE, numel // SAMPLE)])
     expected = sample.size * k / numel
     # Four standard deviations more than the sample's share of k, so that too few are rare.
     enough = math.ceil(expected + 4 * math.sqrt(expected) + 10)

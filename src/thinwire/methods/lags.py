@@ -38,6 +38,9 @@ __all__ = ["LAGS"]
 _LOOKS = 3
 """Steps that are measured before the densities are chosen."""
 
+_WHOLE = 8
+"""Elements of tensors sent whole that count as one entry when messages are filled."""
+
 _ENTRY = 8
 """Bytes of an entry: the unit of a fit, whatever indices occupy on their way."""
 
@@ -65,7 +68,7 @@ class LAGS(Method):
 
     Departures from the paper: the learning rate is applied after the sum, as in the authors' code;
     a tensor that would send 1/P of its entries or more is sent whole, which is fewer bytes;
-    neighbours share messages of `merge` elements, each tensor still chosen from by itself.
+    neighbours share messages of `merge` entries, each tensor still chosen from by itself.
 
     Args:
         density: k / m of each tensor, in (0, 1]; with `adaptive` the least: 0.001 in the paper, and
@@ -74,7 +77,9 @@ class LAGS(Method):
             0.4 % on the way to 0.1 %; 0 for none.
         adaptive: choose k by the ratio of communication to computation.
         dense_below: tensors of fewer elements are sent whole; 0 for none.
-        merge: elements of the tensors from which a message is closed; 0: a message each.
+        merge: entries from which a message is closed, or eight times as many elements of tensors
+            that are sent whole; 0: a message for each tensor. Fewer and larger messages cost less
+            time of the processor, and the last one begins later.
         packing: "coded": indices travel near their entropy; "plain": in 4 bytes; "auto": coded in
             messages of 4,096 entries or more, below which coding takes longer than it saves: of few
             tensors at density 0.001. Where the code is no smaller, indices go as they are. The
@@ -92,7 +97,7 @@ class LAGS(Method):
     warmup: int = 0
     adaptive: bool = False
     dense_below: int = 256
-    merge: int = 8192
+    merge: int = 1024
     packing: Packing = "auto"
     delta_every: int = 0
 
@@ -243,7 +248,7 @@ class _Step:
         for tensor in self._order:
             group = open_[self._whole(tensor)]
             group.append(tensor)
-            if not merge or sum(map(self._numel, group)) >= self._method.merge:
+            if not merge or self._filling(group) >= self._method.merge:
                 groups.append(tuple(group))
                 group.clear()
         groups += [tuple(group) for group in open_.values() if group]
@@ -251,6 +256,12 @@ class _Step:
         for group in self._groups:
             if not self._whole(group[0]):
                 prepare_coding(self._method.packing, self._entries(group), self._memory)
+
+    def _filling(self, group: Sequence[int]) -> int:
+        """What counts of a message for `merge`."""
+        if self._whole(group[0]):
+            return sum(map(self._numel, group)) // _WHOLE
+        return self._entries(group)
 
     def _whole(self, tensor: int) -> bool:
         numel = self._numel(tensor)
