@@ -11,7 +11,7 @@ they share this machine's cores. Groups of rows:
     target     25.6M parameters (ResNet-50), 4 hosts, 100 Mbit/s; steps that compute 0 to 5 s
     crossover  the exchange alone: gTop-k against top-k's all-gather, 2, 4 and 8 hosts; predicted
                first, then measured; 32 hosts simulated
-    small      ResNet-20, 4 hosts, 100 Mbit/s: real gradients; with DDP's PowerSGD hook
+    small      ResNet-20, 4 hosts, 100 Mbit/s: real gradients
     gigabit    25.6M parameters, 4 hosts, 1 Gbit/s
     hosts      5.8M parameters (a perceptron), 2 and 8 hosts, 100 Mbit/s
     latency    the same with 4 hosts and 20 ms one way, added by relay.py
