@@ -10,7 +10,6 @@ fails.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -252,9 +251,8 @@ class Late(Sending):
     took: ClassVar[list[float]] = []
     """Seconds of all messages together, by step."""
 
-    def __init__(self, comm: Comm, *arguments: Any):
-        super().__init__(comm, *arguments)
-        self._meet = functools.partial(co.barrier, comm)
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         self._kept: list[int] = []
 
     def ready(self, tensor: int) -> None:
@@ -263,7 +261,7 @@ class Late(Sending):
 
     def wait(self) -> None:
         """See `Sending`."""
-        self._meet()
+        co.barrier(self._comm)
         began = time.perf_counter()
         for tensor in self._kept:
             super().ready(tensor)

@@ -26,6 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from netns import Lab, bytes_per_second, why_not
+from thinwire.collectives import all_reduce
+from thinwire.collectives.dense import ALL_REDUCES
 
 ALGORITHMS = "ring,segmented_ring,halving_doubling"
 PAUSE = 0.2
@@ -37,7 +39,6 @@ def child(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from thinwire.collectives import all_reduce
     from thinwire.wire.sockets import connect
 
     torch.set_num_threads(1)
@@ -112,6 +113,15 @@ def main() -> int:
     if options.child:
         child(options)
         return 0
+    for algorithm in options.algorithms.split(","):
+        if algorithm not in ALL_REDUCES:
+            parser.error(f"--algorithms {algorithm}: valid are {', '.join(ALL_REDUCES)}")
+    try:
+        [bytes_per_second(rate) for rate in options.links.split(",")]
+    except ValueError as error:
+        parser.error(f"--links: {error}")
+    if options.hosts < 2 or options.numel < 1 or options.rounds < 1:
+        parser.error("at least two --hosts, one of --numel and one of --rounds are needed")
     reason = why_not()
     if reason:
         print(f"all_reduce: {reason}; nothing was measured", file=sys.stderr)

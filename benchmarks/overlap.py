@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -78,7 +79,6 @@ def rows_of(cases: Sequence[Case], steps: int) -> list[dict[str, Any]]:
             "model": case.model,
             "real": False,
             "serial": True,
-            "compute": case.compute,
             "computes": [case.compute] * HOSTS,
             "warmup": WARMUP,
             "steps": steps,
@@ -114,14 +114,15 @@ def compared(case: Case, hosts: Sequence[Sequence[dict[str, Any]]]) -> dict[str,
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """The table."""
-    table = Table(title=f"LAGS, {HOSTS} hosts", title_justify="left")
-    for heading in ("link", "density", "t_b", "t_c", "in turn", "overlapped", "faster", "S_max",
-                    "hidden"):  # fmt: skip
+    title = f"LAGS, {HOSTS} hosts"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 0, 0, 1))
+    for heading in ("link", "density", "t_b, s", "t_c, s", "in turn, s", "at once, s", "faster",
+                    "S_max", "hidden"):  # fmt: skip
         table.add_column(heading, justify="left" if heading == "link" else "right")
     for row in rows:
         times = [row[key] for key in ("backward", "communication", "without_overlap", "step")]
         table.add_row(
-            row["rate"], f"{row['density']:g}", *(f"{t:.3f} s" for t in times),
+            row["rate"], f"{row['density']:g}", *(f"{t:.3f}" for t in times),
             f"{row['faster']:.2f}", f"{row['s_max']:.2f}", f"{100 * row['hidden']:.0f} %",
         )  # fmt: skip
     Console().print(table)

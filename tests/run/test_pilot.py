@@ -60,8 +60,8 @@ class LargeTest(Moons):
 @pytest.mark.parametrize(("samples", "tested"), [(100, 500), (4000, 1500), (30_000, 6400)])
 def test_a_large_test_set_is_cut_to_what_the_training_can_afford(monkeypatch, samples, tested):
     monkeypatch.setitem(TASKS, "large", LargeTest)
-    task, make, notes = _shortened(request(task="large"), LargeTest(), samples)
-    assert len(task.test_data()[1]) == len(make().test_data()[1]) == tested
+    make, number, notes = _shortened(request(task="large"), LargeTest(), samples)
+    assert number == len(make().test_data()[1]) == tested
     assert len(notes) == (tested < 6400)
     if notes:
         assert f"{tested:,} of 6,400" in notes[0]
@@ -69,8 +69,8 @@ def test_a_large_test_set_is_cut_to_what_the_training_can_afford(monkeypatch, sa
 
 def test_a_task_without_the_setting_is_tested_whole(monkeypatch):
     monkeypatch.setattr(pilot, "_TESTED", 50)
-    task, make, notes = _shortened(request(), Moons(), 100)
-    assert (len(task.test_data()[1]), len(make().test_data()[1]), notes) == (128, 128, [])
+    make, number, notes = _shortened(request(), Moons(), 100)
+    assert (number, len(make().test_data()[1]), notes) == (128, 128, [])
 
 
 @pytest.mark.distributed

@@ -363,6 +363,22 @@ def test_a_shared_switch_is_written_as_node_rates_and_said():
     fitted = fit(survey)
     assert fitted.cluster.nodes[0].egress == pytest.approx(50 * MBIT, rel=0.01)
     assert "something is shared" in " ".join(commented(fitted).split())
+    assert "of that alone" not in commented(fitted)
+
+
+def test_a_line_in_use_both_ways_is_written_as_what_passes_then_and_said():
+    survey = surveyed()
+    assert survey.crowd is not None
+    less = {i: {j: 0.96 * r for j, r in got.items()} for i, got in survey.crowd.received.items()}
+    before = fit(survey)
+    survey.crowd = Crowd(received=less, seconds=3.0)
+    fitted = fit(survey)
+    assert before.lines is not None
+    assert fitted.lines is not None
+    assert fitted.lines.in_use == pytest.approx(0.96 * before.lines.passed)
+    alone = before.cluster.nodes[0].egress / before.lines.in_use
+    assert fitted.cluster.nodes[0].egress == pytest.approx(fitted.lines.in_use * alone, rel=1e-3)
+    assert f"here: {fitted.lines.in_use:.1%} of that alone" in " ".join(commented(fitted).split())
 
 
 def test_a_lost_machine_is_left_out_and_named():

@@ -22,6 +22,7 @@ __all__ = [
     "broadcast",
     "check_size",
     "core_rank",
+    "dealt",
     "elapsed_ns",
     "halves",
     "halving_doubling",
@@ -85,6 +86,17 @@ def packets_of(blocks: int, width: int = 2) -> list[int]:
     return [min(most, blocks - i) for i in range(0, blocks, most)]
 
 
+def dealt(numel: int, parts: int) -> list[int]:
+    """Elements of each part, as `tensor_split` deals them out: the first ones have one more where
+    it doesn't divide.
+
+    >>> dealt(11, 4)
+    [3, 3, 3, 2]
+    """
+    least, more = divmod(numel, parts)
+    return [least + (i < more) for i in range(parts)]
+
+
 def power_below(num_workers: int) -> int:
     """The largest power of two that is not above `num_workers`."""
     return 1 << (num_workers.bit_length() - 1)
@@ -138,13 +150,7 @@ def segmented_chunks(num_workers: int, numel: int) -> list[list[int]]:
     >>> segmented_chunks(2, 11)
     [[2, 2, 1, 1], [2, 1, 1, 1]]
     """
-    return [_dealt(n, SEGMENTS) for n in _dealt(numel, num_workers)]
-
-
-def _dealt(numel: int, parts: int) -> list[int]:
-    """As `tensor_split` deals out elements."""
-    least, more = divmod(numel, parts)
-    return [least + (i < more) for i in range(parts)]
+    return [dealt(n, SEGMENTS) for n in dealt(numel, num_workers)]
 
 
 def segmented_ring(num_workers: int, numel: int, message: Callable[[int], int]) -> Schedule:
@@ -243,9 +249,7 @@ def oktopk(
         message: bytes of a packet with that payload and number of buffers.
         entries: bytes of so many entries, where they are not 8 each.
     """
-    small, larger = divmod(k, num_workers)
-    counts = [small + (r < larger) for r in range(num_workers)]
-    share = [entries(n) if entries else _ENTRY * n for n in counts]
+    share = [entries(n) if entries else _ENTRY * n for n in dealt(k, num_workers)]
 
     def survivors(first: int, blocks: int) -> list[int]:
         sizes = [share[(first + i) % num_workers] for i in range(blocks)]

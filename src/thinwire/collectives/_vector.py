@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from thinwire.collectives._moves import opened, take
+from thinwire.collectives._schedule import dealt
 from thinwire.wire.base import Comm, Tag
 from thinwire.wire.packet import Packet, header_nbytes
 
@@ -123,8 +124,7 @@ def split(x: Vector, parts: int) -> list[Vector]:
     if isinstance(x, np.ndarray):
         return list(np.array_split(x, parts))
     if isinstance(x, Ghost):
-        least, more = divmod(len(x), parts)
-        return [Ghost(least + (i < more), x.itemsize) for i in range(parts)]
+        return [Ghost(n, x.itemsize) for n in dealt(len(x), parts)]
     return list(x.tensor_split(parts))
 
 

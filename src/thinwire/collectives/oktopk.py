@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from thinwire.collectives._moves import take
+from thinwire.collectives._schedule import dealt
 from thinwire.collectives.dense import all_gather, all_reduce
 from thinwire.collectives.sparse import Form, Plain, Sparse, gather_sets, sum_sparse, top
 from thinwire.errors import NonFiniteError
@@ -42,7 +43,7 @@ def even_regions(numel: int, size: int) -> list[int]:
     >>> even_regions(10, 4)
     [0, 3, 6, 8, 10]
     """
-    return list(accumulate(_shares(numel, size), initial=0))
+    return list(accumulate(dealt(numel, size), initial=0))
 
 
 def agree_regions(comm: Comm, s: Sparse, tag: Tag = "oktopk regions") -> list[int]:
@@ -128,12 +129,6 @@ def adjusted(threshold: float, count: int, k: int) -> float:
     return threshold * min(1.1, max(0.9, (count / k) ** 0.25))
 
 
-def _shares(total: int, size: int) -> list[int]:
-    """`tensor_split`'s: the first ones are larger by one where it doesn't divide."""
-    small, larger = divmod(total, size)
-    return [small + (i < larger) for i in range(size)]
-
-
 def _own_region(
     comm: Comm,
     s: Sparse,
@@ -174,7 +169,7 @@ def _slice(s: Sparse, start: int, stop: int) -> Sparse:
 
 def _passing(part: Sparse, k: int, threshold: float, comm: Comm) -> Sparse:
     if part.is_meta:
-        return _slice(part, 0, min(len(part), _shares(k, comm.size)[comm.rank]))
+        return _slice(part, 0, min(len(part), dealt(k, comm.size)[comm.rank]))
     return part.take(part.value.abs() >= threshold)
 
 
@@ -212,7 +207,7 @@ def _gather(
     forms = [form.within(*region) for region in pairwise(borders)]
     if counts is not None and max(counts) * comm.size > BALANCE_FROM * sum(counts):
         have = list(accumulate(counts, initial=0))
-        want = list(accumulate(_shares(have[-1], comm.size), initial=0))
+        want = list(accumulate(dealt(have[-1], comm.size), initial=0))
         part = _balanced(comm, part, have, want, tag, forms)
         forms = [form.within(*_covered(borders, have, *share)) for share in pairwise(want)]
     sets = gather_sets(comm, part, tag, forms)

@@ -47,9 +47,7 @@ def _dense(numel: int, itemsize: int, header: bool) -> int:
 
 def _chunks(num_workers: int, numel: int, itemsize: int, header: bool) -> list[int]:
     """Bytes of the ring's chunks as packets."""
-    small, larger = divmod(numel, num_workers)
-    counts = [small + (c < larger) for c in range(num_workers)]
-    return [_dense(n, itemsize, header) for n in counts]
+    return [_dense(n, itemsize, header) for n in schedule.dealt(numel, num_workers)]
 
 
 def added(each: Iterable[Sequence[int]]) -> list[int]:

@@ -212,9 +212,8 @@ class _Step:
         self._after = torch.empty_like(self._memory)
         self._direction = torch.zeros_like(self._memory)
         self._own: dict[int, Sparse] = {}
-        self._order: Sequence[int] = ()
         self._least: dict[int, int] = {}
-        self._density = 0.0
+        self._density = method.density
         self._kept: dict[int, int] = {}
         self._groups: Groups = ()
         prepare(self._part(self._memory, max(range(len(w.layers)), key=self._numel)))
@@ -229,8 +228,8 @@ class _Step:
     def arrange(self, order: Sequence[int], kept: Sequence[int], merge: bool = True) -> None:
         """From now on send so many entries of each tensor, and more in the warm-up, in messages by
         this order."""
-        self._order, self._least = order, dict(zip(order, kept, strict=True))
-        self._density = 0.0
+        self._least = dict(zip(order, kept, strict=True))
+        self._density = self._method.density
         self._arrange(self._least, merge)
 
     def _warm(self) -> None:
@@ -238,14 +237,18 @@ class _Step:
         density = warmed(self._method.density, self._w.steps, self._method.warmup)
         if density != self._density:
             self._density = density
-            more = {t: num_kept(density, self._numel(t)) for t in self._order}
-            self._arrange({t: max(k, more[t]) for t, k in self._least.items()}, merge=True)
+            kept = {
+                tensor: max(least, num_kept(density, self._numel(tensor)))
+                for tensor, least in self._least.items()
+            }
+            self._arrange(kept, merge=True)
 
     def _arrange(self, kept: dict[int, int], merge: bool) -> None:
+        """Entries by tensor, in backward order."""
         self._kept = kept
         groups: list[tuple[int, ...]] = []
         open_: dict[bool, list[int]] = {True: [], False: []}
-        for tensor in self._order:
+        for tensor in kept:
             group = open_[self._whole(tensor)]
             group.append(tensor)
             if not merge or self._filling(group) >= self._method.merge:

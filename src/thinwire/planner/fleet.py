@@ -78,6 +78,11 @@ class _Leg:
     segments: int
 
     @functools.cached_property
+    def segment(self) -> np.ndarray:
+        """Of each message, the ns for which one of its segments is on the line."""
+        return _whole_ns(self.transfer / self.segments / NS)
+
+    @functools.cached_property
     def is_steady_ring(self) -> bool:
         """Everybody sends to the next, and all messages take equally long."""
         return (
@@ -205,7 +210,7 @@ class Fleet:
 
     def _segmented(self, leg: _Leg) -> None:
         """All rounds of messages in segments, each of which goes on when it has come."""
-        src, dst, transfer = leg.src, leg.dst, _whole_ns(leg.transfer / leg.segments / NS)
+        src, dst, transfer = leg.src, leg.dst, leg.segment
         here = [self.ready.copy() for _ in range(leg.segments)]
         for _ in range(leg.repeat):
             for came in here:
@@ -221,8 +226,8 @@ class Fleet:
         latency, segment s of round r of worker i begins at
         max over j <= r of begin(i-j) + (r·S + s)·T + j·(L - (S - 1)·T): a packet waits for the one
         before it or, j times, has come from the worker before."""
-        transfer = int(_whole_ns(leg.transfer[:1] / leg.segments / NS)[0])
-        latency, others = int(leg.latency[0]), (leg.segments - 1) * transfer
+        latency, transfer = int(leg.latency[0]), int(leg.segment[0])
+        others = (leg.segments - 1) * transfer
         step = int(leg.dst[0] - leg.src[0])  # to whom worker 0 sends
         begin = np.empty(self.size, np.int64)
         begin[leg.src] = np.maximum(self.ready[leg.src], self._egress[leg.src])

@@ -160,8 +160,6 @@ class Wire:
 def _pace(each: Round, latency: float, transfer: float, size_matters: bool) -> float:
     """Seconds by which a repetition is later than the one before it: latency only counts where a
     message isn't on its way for longer than that."""
-    if each.segments == 1:
-        return latency + (transfer if size_matters else 0.0)
     hidden = transfer * (1 - 1 / each.segments)
     return (transfer if size_matters else 0.0) + max(0.0, latency - hidden)
 

@@ -148,12 +148,12 @@ def train_pilot(
     batch = request.batch or assigned[0].train.batch
     flops, size = 3.0 * task.flops_per_sample, request.cluster.size
     steps = request.steps or pilot_steps(flops, batch, size, len(specs))
-    task, make_task, shortened = _shortened(request, task, steps * batch * size)
-    jobs = _jobs(request, task, specs, assigned, steps, batch)
+    make_task, tested, shortened = _shortened(request, task, steps * batch * size)
+    jobs = _jobs(request, task, tested, specs, assigned, steps, batch)
     folder = claim_folder(folder, "pilot")
     with Recorder(folder) as recorder:
         recorder.write(header(_settings(request, specs), cluster_to_toml(request.cluster)))
-    ended, failures = _run_all(request, jobs, task, make_task, folder, patience)
+    ended, failures = _run_all(request, jobs, make_task, task.num_train, folder, patience)
     curves = {run.start.label: _curve(run, jobs) for run in read_record(folder).runs}
     return Trained(
         curves=curves,
@@ -167,23 +167,25 @@ def train_pilot(
 
 def _shortened(
     request: Piloting, task: Task, samples: int
-) -> tuple[Task, Callable[[], Task], list[str]]:
-    """The task with as many test samples as a run on so many samples can afford, what makes it in
-    another process, and what is to be said of that."""
+) -> tuple[Callable[[], Task], int, list[str]]:
+    """What makes the task, in another process, with as many test samples as a run on so many
+    samples can afford; how many these are; what is to be said of that."""
     have, enough = len(task.test_data()[1]), max(_TESTED, 3 * samples // _TESTS)
     whole: Callable[[], Task] = partial(load_task, request.task, request.data)
     if have <= enough:
-        return task, whole, []
+        return whole, have, []
     make = partial(load_task, request.task, request.data, test_limit=enough)
     try:
-        return make(), make, [f"Tested on the first {enough:,} of {have:,} test samples."]
+        make()
     except InputError:  # the task has no such setting
-        return task, whole, []
+        return whole, have, []
+    return make, enough, [f"Tested on the first {enough:,} of {have:,} test samples."]
 
 
 def _jobs(
     request: Piloting,
     task: Task,
+    tested: int,
     specs: Sequence[MethodSpec],
     assigned: Sequence[Assigned],
     steps: int,
@@ -191,7 +193,7 @@ def _jobs(
 ) -> list[Job]:
     """A run of each method on as many samples."""
     samples = steps * batch * request.cluster.size
-    epochs, evals = samples / task.num_train, _num_evals(task, samples)
+    epochs, evals = samples / task.num_train, _num_evals(tested, samples)
     return [
         Job(
             run=f"{spec.label}/{request.seed}",
@@ -207,24 +209,24 @@ def _jobs(
     ]
 
 
-def _num_evals(task: Task, samples: int) -> int:
+def _num_evals(tested: int, samples: int) -> int:
     """A test costs a forward pass of each test sample, a third of what a training sample does."""
     fewest, most = _EVALS
-    affordable = 3 * samples // max(1, len(task.test_data()[1]))
+    affordable = 3 * samples // max(1, tested)
     return max(fewest, min(most, affordable))
 
 
 def _run_all(
     request: Piloting,
     jobs: list[Job],
-    task: Task,
     make_task: Callable[[], Task],
+    num_train: int,
     folder: Path,
     patience: float,
 ) -> tuple[str, list[Failure]]:
     """How it ended ("", "late" or "stopped"), and the jobs that failed."""
     follower = Follower(folder, from_end=True)
-    steps = {job.label: job.plan(task.num_train).steps for job in jobs}
+    steps = {job.label: job.plan(num_train).steps for job in jobs}
     until = time.monotonic() + patience
     with LiveView(len(jobs), num_steps=steps, labels=[job.label for job in jobs]) as view:
 

@@ -321,8 +321,8 @@ class _Fit:
                     "less passes with all talking, and that is what stands here: something is "
                     "shared (switch, processor, medium)"
                 )
-            elif not (lines.uplink or lines.downlink) and 0 < lines.passed < 1:
-                text.append(f"here: {lines.passed:.1%} of that alone, as passed with all talking")
+            if lines.in_use < 1:
+                text.append(f"here: {lines.in_use:.1%} of that alone, as passed with all talking")
             heads = [f.head for f in flows if f.head > _BUCKET]
             if heads:
                 text.append(

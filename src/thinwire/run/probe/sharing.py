@@ -50,6 +50,7 @@ class Lines:
         why_groups: how the sites were told apart.
         under_load: rates of the nodes are those with all talking (rule 4).
         passed: part of the expected traffic that passed with all talking; 0 where not measured.
+        in_use: part of the rates alone that stands here, for lines in use both ways (rule 4).
     """
 
     egress: dict[int, float]
@@ -61,6 +62,7 @@ class Lines:
     why_groups: str = ""
     under_load: bool = False
     passed: float = 0.0
+    in_use: float = 1.0
 
 
 def find_lines(
@@ -94,6 +96,7 @@ def find_lines(
                 _take_load(lines, together, expected)
                 _make_equal(lines)
             elif lines.passed < 1:
+                lines.in_use = lines.passed
                 for rates in (lines.egress, lines.ingress):
                     rates.update({r: lines.passed * rate for r, rate in rates.items()})
     lines.own = {
