@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from _picture import standalone
 from thinwire.report.charts import Axis, line_chart
 from thinwire.report.curves import Curve
 
@@ -49,7 +49,6 @@ def _times(row: dict[str, Any], all_rows: Sequence[dict[str, Any]], label: str) 
 
 def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """Test accuracy against seconds of training, an SVG picture for each link."""
-    css = resources.files("thinwire.report").joinpath("templates/page.css").read_text()
     for link in dict.fromkeys(row["link"] for row in rows):
         some = [row for row in rows if row["link"] == link and row.get("history")]
         if not some:
@@ -69,9 +68,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
             name=f"CIFAR-10, {some[0]['model']}, {link}",
             target=some[0]["target"],
         )
-        svg = chart.svg.replace(">", f"><style>{css}</style>", 1)
-        svg = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        file.with_stem(f"{file.stem}-{link}").write_text(svg)
+        file.with_stem(f"{file.stem}-{link}").write_text(standalone(chart))
 
 
 def _curve(row: dict[str, Any]) -> Curve:

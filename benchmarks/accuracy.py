@@ -20,13 +20,13 @@ import statistics
 import sys
 from collections.abc import Iterable
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from _picture import standalone
 from thinwire.cluster import load_cluster
 from thinwire.report import read_record
 from thinwire.report.charts import Axis, line_chart
@@ -125,9 +125,7 @@ def draw(record: Record, chosen: dict[str, float], options: argparse.Namespace, 
     upwards = Axis(title="test accuracy", low=top - 0.2, high=top + 0.01, words=percent)
     name = f"{options.task}, {options.workers} workers, density {options.density:g}"
     chart = line_chart(curves, styles, across, upwards, width=720, height=400, name=name)
-    css = resources.files("thinwire.report").joinpath("templates/page.css").read_text()
-    svg = chart.svg.replace(">", f"><style>{css}</style>", 1)
-    file.write_text(svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+    file.write_text(standalone(chart))
 
 
 def percent(value: float) -> str:

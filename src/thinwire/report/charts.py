@@ -19,6 +19,7 @@ __all__ = ["Axis", "Chart", "Scale", "colour", "dashes", "line_chart", "marker",
 _DASHES = ("", "9 4", "2 3", "10 3 2 3", "5 3", "14 4", "1 3 6 3", "7 2 2 2 2 2")
 _COLOURS = 8
 _LABEL_HEIGHT = 15
+_TARGET_WIDTH = 80
 _COLUMN_GAP = 80
 _LONGEST_NAME = 20
 _LETTER_WIDTH = 7.6
@@ -167,8 +168,10 @@ def line_chart(
         f'height="{height - top - bottom + 4}"/></clipPath>',
         _frame(x_axis, y_axis, x, y, width, height),
     ]
+    said: list[_Words] = []
     if target is not None and y_axis.low < target < y_axis.high:
         body.append(_target_line(x, y, target))
+        said.append(_target_words(x, y, target))
     body.append(f'<g clip-path="url(#{clip})">')
     body += [_band(curve, x, y, styles[curve.label]) for curve in curves]
     body += [_line(curve, x, y, styles[curve.label]) for curve in curves]
@@ -177,7 +180,10 @@ def line_chart(
         if target is not None:
             style = styles[label]
             body.append(marker(style, x(at), y(target), 4.5, f"mark {colour(style)}"))
-    body.append(_end_labels(curves, styles, x, y, width))
+    if width > 500:
+        body.append(_end_labels(curves, styles, x, y, said))
+    else:
+        body += _end_markers(curves, styles, x, y)
     body.append(f'<line class="cursor" y1="{top}" y2="{height - bottom}" hidden="hidden"/>')
     svg = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">'
@@ -220,12 +226,31 @@ def _frame(x_axis: Axis, y_axis: Axis, x: Scale, y: Scale, width: int, height: i
 
 
 def _target_line(x: Scale, y: Scale, target: float) -> str:
-    at = y(target)
+    at, words = y(target), _target_words(x, y, target)
     return (
         f'<line class="target" x1="{x.start}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        f'<text class="tick halo" x="{x.end - 4}" y="{at + 15:.1f}" text-anchor="end">'
+        f'<text class="tick halo" x="{words.end}" y="{words.middle + 4:.1f}" text-anchor="end">'
         f"target {target * 100:.1f} %</text>"
     )
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Where a line of text stands: its middle from the top, and from where to where it goes."""
+
+    middle: float
+    start: float
+    end: float
+
+    def hits(self, other: _Words) -> bool:
+        """Whether one would be written on top of the other."""
+        apart = abs(self.middle - other.middle) >= _LABEL_HEIGHT
+        return not apart and other.start < self.end and self.start < other.end
+
+
+def _target_words(x: Scale, y: Scale, target: float) -> _Words:
+    end = x.end - 4
+    return _Words(y(target) + 11, end - _TARGET_WIDTH, end)
 
 
 def _still(curve: Curve) -> bool:
@@ -256,36 +281,45 @@ def _line(curve: Curve, x: Scale, y: Scale, style: int) -> str:
     return f'<path class="line{faint} {colour(style)}"{dashes(style)} d="{path}"/>'
 
 
-def _end_labels(
-    curves: Sequence[Curve], styles: Mapping[str, int], x: Scale, y: Scale, width: int
-) -> str:
-    """A marker at each end, and the names beside it: in a column where ends are close together."""
-    ends = [(_end(curve, x), _clamped(y(curve.mean[-1]), y), curve.label) for curve in curves]
-    parts = [
-        marker(styles[label], a, b, 4.0, f"mark {colour(styles[label])}") for a, b, label in ends
+def _ends(curves: Sequence[Curve], x: Scale, y: Scale) -> list[tuple[float, float, str]]:
+    return [(_end(curve, x), _clamped(y(curve.mean[-1]), y), curve.label) for curve in curves]
+
+
+def _end_markers(
+    curves: Sequence[Curve], styles: Mapping[str, int], x: Scale, y: Scale
+) -> list[str]:
+    return [
+        marker(styles[label], a, b, 4.0, f"mark {colour(styles[label])}")
+        for a, b, label in _ends(curves, x, y)
     ]
-    if width <= 500:
-        return "".join(parts)
+
+
+def _end_labels(
+    curves: Sequence[Curve], styles: Mapping[str, int], x: Scale, y: Scale, taken: list[_Words]
+) -> str:
+    """A marker at each end, and the names beside it: in a column where ends are close together,
+    and elsewhere where a name would hit another, or what is in `taken`."""
+    ends, parts = _ends(curves, x, y), _end_markers(curves, styles, x, y)
     columns: list[list[tuple[float, float, str]]] = []
     for end in sorted(ends):
         if columns and end[0] - columns[-1][0][0] < _COLUMN_GAP:
             columns[-1].append(end)
         else:
             columns.append([end])
-    taken: list[tuple[float, float, float]] = []
     for column in columns:
         place_x = max(a for a, _, _ in column) + 13
         column.sort(key=lambda end: end[1])
         for (a, b, label), place in zip(column, _apart([b for _, b, _ in column], y), strict=True):
             name = _shortened(label)
             length = len(name) * _LETTER_WIDTH
-            # The legend names every line; a name on top of another would name none.
-            if any(
-                abs(place - other) < _LABEL_HEIGHT and start < place_x + length and place_x < end
-                for other, start, end in taken
-            ):
-                continue
-            taken.append((place, place_x, place_x + length))
+            for step in (0, 1, -1, 2, -2, 3, -3):
+                words = _Words(place + step * _LABEL_HEIGHT, place_x, place_x + length)
+                if y.end <= words.middle <= y.start and not any(map(words.hits, taken)):
+                    break
+            else:
+                continue  # a name on top of another would name none
+            taken.append(words)
+            place = words.middle
             if abs(place - b) > 2 or place_x - a > 16:
                 parts.append(
                     f'<path class="leader" d="M{a + 5:.1f} {b:.1f}L{place_x - 2:.1f} {place:.1f}"/>'
