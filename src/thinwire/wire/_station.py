@@ -262,12 +262,15 @@ class Station:
     # Waiting.
 
     def take(self, endpoint: Endpoint, src: int, key: bytes, tag: Tag) -> Arrival | None:
-        """What a wait gets now: an arrival, a departure, an error raised, or None."""
-        if self.loss is not None or self.broken is not None:
+        """What a wait gets now: an arrival, a departure, an error raised, or None. What came before
+        a loss is given before it is told: a rank that can see for itself what is wrong says it."""
+        if self.broken is not None:
             self._raise_loss(endpoint, src, tag)
         found = endpoint.take(src, key)
         if found is not None:
             return Arrival(found[0], tag, found[1], found[2])
+        if self.loss is not None:
+            self._raise_loss(endpoint, src, tag)
         if not self.gone:
             if self.num_endpoints == 1:
                 raise DeadlockError(f"{self.name(endpoint.rank)} is alone and waits for a message")

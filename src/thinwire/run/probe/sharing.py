@@ -10,10 +10,10 @@ The rules, in this order; rates are bytes per second from i to j, `alone` with n
 3. Where together less leaves (or enters) a site than max-min sharing of 1 gives, below 85 %, what
    left is the site's uplink (or downlink).
 4. Where together less than 85 % passes and no site explains it, what a node sent and received
-   together is taken for its rate: a shared switch, a processor, or a half-duplex wire. Where more
-   passes but not all, every rate becomes that part of what it is alone: the rest is what
+   together is taken for its rate: a shared switch, a processor, or a half-duplex wire. Where 96 %
+   passes or more, but not all, every rate becomes that part of what it is alone: the rest is what
    acknowledgements and the other direction's queue take from a line that both use, as they do in
-   collectives.
+   collectives. What lies between has other reasons, and the rates alone stand.
 5. A pair has a rate of its own where, alone, it stays below 90 % of what its two ends allow, and
    of what its sites' lines allow.
 """
@@ -32,6 +32,7 @@ Pair = tuple[int, int]
 _EQUAL = 0.03
 _PLATEAU = 0.95
 _SHORT = 0.85
+_IN_USE = 0.96
 _OWN = 0.9
 _FAR_LATENCY, _FAR_BY, _FAR_RATE = 3.0, 0.5e-3, 2.0
 
@@ -95,7 +96,7 @@ def find_lines(
             if lines.passed < _SHORT:
                 _take_load(lines, together, expected)
                 _make_equal(lines)
-            elif lines.passed < 1:
+            elif _IN_USE <= lines.passed < 1:
                 lines.in_use = lines.passed
                 for rates in (lines.egress, lines.ingress):
                     rates.update({r: lines.passed * rate for r, rate in rates.items()})
