@@ -288,6 +288,7 @@ def _between(stamps: list[Stamp], wire: int) -> dict[str, Any]:
         for name in stamps[0].phases
     }
     return {
+        "ended": [stamp.time for stamp in stamps],
         "step": [b.time - a.time for a, b in pairs],
         "cpu": [b.cpu - a.cpu for a, b in pairs],
         "sent": [b.sent - a.sent for a, b in pairs],

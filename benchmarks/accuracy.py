@@ -42,7 +42,7 @@ from tune import HEADER, job_of
 TUNING_SEED = 100
 RATES = "0.0125,0.025,0.05"
 METHODS = "ssgd,topk,gtopk,dgc"
-SPARSE = ("topk", "gtopk", "dgc")
+SPARSE = ("topk", "gtopk", "dgc", "lags")
 
 
 def planned(name: str, lr: float, seed: int, options: argparse.Namespace) -> Job:
